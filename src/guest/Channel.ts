@@ -1,0 +1,352 @@
+/**
+ * The channel: many streams over the one connection to a guest's agent, with credits, so that a slow stream never stalls
+ * another and the host's memory stays bounded whatever the guest sends.
+ *
+ * The inside is plain callbacks on a socket; effects begin at the interface. A guest that breaks the rules, or a connection
+ * that ends, fails every pending call with one of two errors, and the VM's owner then destroys the VM.
+ */
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Queue from "effect/Queue"
+import * as Schedule from "effect/Schedule"
+import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import * as Cause from "effect/Cause"
+import type { Duplex } from "node:stream"
+import { encode, encodeJson, endFlag, epochSize, type Frame, initialCredit, Kind, magic, makeDecoder } from "./Frame.ts"
+import { GuestHello, type Hello, Reset } from "./Protocol.ts"
+
+/** The connection is gone or the guest stopped answering. */
+export class ChannelLost extends Schema.TaggedError<ChannelLost>()("ChannelLost", { problem: Schema.String }) {
+  override get message(): string {
+    return this.problem
+  }
+}
+
+/** The guest broke the rules of the channel. */
+export class ChannelViolation extends Schema.TaggedError<ChannelViolation>()("ChannelViolation", {
+  problem: Schema.String
+}) {
+  override get message(): string {
+    return this.problem
+  }
+}
+
+export type ChannelFailure = ChannelLost | ChannelViolation
+
+/** What arrives on a stream. `End` or `Reset` is the last. */
+export type Event =
+  | { readonly _tag: "Data"; readonly sub: number; readonly bytes: Uint8Array; readonly end: boolean }
+  | { readonly _tag: "Note"; readonly value: unknown }
+  | { readonly _tag: "End"; readonly value: unknown }
+  | ({ readonly _tag: "Reset" } & Reset)
+
+/** Bytes to send on a sub-channel after OPEN; the sub-channel ends after them. */
+export interface Input {
+  readonly sub: number
+  readonly bytes: Uint8Array
+}
+
+export interface ChannelStream {
+  /** The next events, at least one, in order; taking them grants the guest credit for as many bytes. */
+  readonly takeAll: Effect.Effect<ReadonlyArray<Event>, ChannelFailure | Cause.Done>
+}
+
+export interface Channel {
+  /** Waits for the greeting that a guest sends when it has booted. */
+  readonly greeting: Effect.Effect<GuestHello, ChannelFailure>
+  /** Says HELLO in a new epoch, which ends all streams of the older one, and waits for the acknowledgement. */
+  readonly handshake: (hello: Hello) => Effect.Effect<GuestHello, ChannelFailure>
+  /** Opens a stream. Closing the scope before the stream's end resets it, which cancels what runs in it. */
+  readonly open: (
+    message: object,
+    inputs: ReadonlyArray<Input>
+  ) => Effect.Effect<ChannelStream, ChannelFailure, Scope.Scope>
+  /** Fails when the channel does; never succeeds. */
+  readonly failure: Effect.Effect<never, ChannelFailure>
+}
+
+/** Bytes consumed by the reader before credit for them is granted. */
+const creditBatch = 64 * 1024
+/** Bytes of one DATA frame that we send. */
+const sendChunk = 64 * 1024
+/** NOTE frames that may wait for the reader of one stream; they cost no credit. */
+const maxWaitingNotes = 256
+/** Bytes that may wait for a guest that does not read before it counts as broken. */
+const maxUnsent = 8 * 1024 * 1024
+/** Streams the guest may have open at once. */
+const maxGuestStreams = 16
+/** How often a guest with open streams is asked whether it lives, and how long it may stay silent. */
+const pingEvery = "10 seconds"
+const silentTicks = 4
+
+interface StreamState {
+  readonly id: number
+  readonly queue: Queue.Queue<Event, ChannelFailure | Cause.Done>
+  receiveCredit: number
+  consumed: number
+  sendCredit: number
+  waitingNotes: number
+  wake: (() => void) | undefined
+}
+
+const parse = (payload: Buffer): unknown => {
+  try {
+    return JSON.parse(payload.toString("utf8")) as unknown
+  } catch {
+    return undefined
+  }
+}
+
+const decodeHello = Schema.decodeUnknownOption(GuestHello)
+const decodeReset = Schema.decodeUnknownOption(Reset)
+
+/** Makes a channel over a connection. The scope's end closes the connection. */
+export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Return<Channel, never, Scope.Scope> {
+  const failed = yield* Deferred.make<never, ChannelFailure>()
+  const greeted = yield* Deferred.make<GuestHello, ChannelFailure>()
+  let pendingHello:
+    | { readonly epoch: Buffer; readonly reply: Deferred.Deferred<GuestHello, ChannelFailure> }
+    | undefined
+  let epoch: Buffer | undefined
+  let peerEpoch: Buffer | undefined
+  let nextId = 1
+  let failure: ChannelFailure | undefined
+  let heard = true
+  const streams = new Map<number, StreamState>()
+  const guestStreams = new Map<number, { credit: number }>()
+
+  const fail = (error: ChannelFailure): void => {
+    if (failure !== undefined) return
+    failure = error
+    Deferred.doneUnsafe(failed, Effect.fail(error))
+    Deferred.doneUnsafe(greeted, Effect.fail(error))
+    if (pendingHello !== undefined) Deferred.doneUnsafe(pendingHello.reply, Effect.fail(error))
+    for (const stream of streams.values()) {
+      Queue.failCauseUnsafe(stream.queue, Cause.fail(error))
+      stream.wake?.()
+    }
+    streams.clear()
+    socket.destroy()
+  }
+  const violation = (problem: string): void => fail(new ChannelViolation({ problem }))
+  const lost = (problem: string): void => fail(new ChannelLost({ problem }))
+
+  const write = (bytes: Uint8Array): boolean => {
+    if (failure !== undefined) return true
+    const flowing = socket.write(bytes)
+    if (socket.writableLength > maxUnsent) violation("it does not read what is sent to it")
+    return flowing
+  }
+
+  const onHello = (frame: Frame): void => {
+    const hello = decodeHello(parse(frame.payload))
+    if (hello._tag === "None") return violation("a HELLO that is not understood")
+    if (pendingHello !== undefined && peerEpoch?.equals(pendingHello.epoch)) {
+      epoch = pendingHello.epoch
+      const { reply } = pendingHello
+      pendingHello = undefined
+      Deferred.doneUnsafe(reply, Effect.succeed(hello.value))
+    } else if (epoch === undefined) {
+      Deferred.doneUnsafe(greeted, Effect.succeed(hello.value))
+    }
+  }
+
+  /** A stream the guest opened: only its background output, which nobody has asked for yet, so it is let go. */
+  const onGuestStream = (frame: Frame): void => {
+    const known = guestStreams.get(frame.stream)
+    if (frame.kind === Kind.Open) {
+      const message = parse(frame.payload)
+      const method = typeof message === "object" && message !== null && "method" in message ? message.method : undefined
+      if (method !== "output" || known !== undefined || guestStreams.size >= maxGuestStreams) {
+        write(encodeJson(Kind.Reset, frame.stream, { code: "unsupported", message: "no such method" }))
+        return
+      }
+      guestStreams.set(frame.stream, { credit: initialCredit })
+    } else if (frame.kind === Kind.Data && known !== undefined) {
+      known.credit -= frame.payload.length
+      if (known.credit < 0) violation("more data than it had credit for")
+    } else if (frame.kind === Kind.End || frame.kind === Kind.Reset) {
+      guestStreams.delete(frame.stream)
+    }
+  }
+
+  const finish = (stream: StreamState, event: Event): void => {
+    streams.delete(stream.id)
+    Queue.offerUnsafe(stream.queue, event)
+    Queue.endUnsafe(stream.queue)
+    stream.wake?.()
+  }
+
+  const onFrame = (frame: Frame): void => {
+    heard = true
+    if (failure !== undefined) return
+    if (frame.stream === 0) {
+      if (frame.kind === Kind.Hello) onHello(frame)
+      return
+    }
+    if (epoch === undefined || !peerEpoch?.equals(epoch)) return
+    if (frame.stream % 2 === 0) return onGuestStream(frame)
+    const stream = streams.get(frame.stream)
+    if (stream === undefined) return
+    switch (frame.kind) {
+      case Kind.Data: {
+        const end = (frame.flags & endFlag) !== 0
+        if (frame.payload.length === 0 && !end) return violation("an empty DATA frame")
+        stream.receiveCredit -= frame.payload.length
+        if (stream.receiveCredit < 0) return violation("more data than it had credit for")
+        Queue.offerUnsafe(stream.queue, { _tag: "Data", sub: frame.flags & 0x0f, bytes: frame.payload, end })
+        return
+      }
+      case Kind.Credit: {
+        if (frame.payload.length !== 4) return violation("a CREDIT that is not understood")
+        stream.sendCredit += frame.payload.readUInt32LE(0)
+        if (stream.sendCredit > 0x7fffffff) return violation("more credit than there can be")
+        stream.wake?.()
+        return
+      }
+      case Kind.Note: {
+        if (++stream.waitingNotes > maxWaitingNotes) return violation("too many notes")
+        Queue.offerUnsafe(stream.queue, { _tag: "Note", value: parse(frame.payload) })
+        return
+      }
+      case Kind.End:
+        return finish(stream, { _tag: "End", value: parse(frame.payload) })
+      case Kind.Reset: {
+        const reset = decodeReset(parse(frame.payload))
+        if (reset._tag === "None") return violation("a RESET that is not understood")
+        return finish(stream, { _tag: "Reset", ...reset.value })
+      }
+      default:
+        return violation(`a frame of kind ${frame.kind} where none belongs`)
+    }
+  }
+
+  const decode = makeDecoder({
+    onEpoch: (bytes) => {
+      peerEpoch = bytes
+    },
+    onFrame,
+    onViolation: violation
+  })
+  socket.on("data", decode)
+  socket.on("error", (error) => lost(`the connection broke: ${error.message}`))
+  socket.on("end", () => lost("the connection closed"))
+  socket.on("close", () => lost("the connection closed"))
+
+  yield* Effect.addFinalizer(() => Effect.sync(() => lost("the VM was closed")))
+
+  let silent = 0
+  yield* Effect.sync(() => {
+    if (streams.size === 0 || heard) {
+      silent = 0
+      heard = false
+      if (streams.size > 0) write(encode(Kind.Ping, 0, 0, Buffer.alloc(8)))
+      else heard = true
+    } else if (++silent >= silentTicks) {
+      lost("the guest stopped answering")
+    } else {
+      write(encode(Kind.Ping, 0, 0, Buffer.alloc(8)))
+    }
+  }).pipe(Effect.repeat(Schedule.spaced(pingEvery)), Effect.forkScoped)
+
+  const handshake = Effect.fnUntraced(function* (hello: Hello) {
+    if (failure !== undefined) return yield* failure
+    const reply = yield* Deferred.make<GuestHello, ChannelFailure>()
+    // An older epoch's streams are dead on both sides from here on.
+    for (const stream of streams.values())
+      finish(stream, { _tag: "Reset", code: "epoch", message: "a new epoch began" })
+    guestStreams.clear()
+    const fresh = Buffer.alloc(epochSize)
+    globalThis.crypto.getRandomValues(fresh)
+    pendingHello = { epoch: fresh, reply }
+    write(Buffer.concat([magic, fresh, encodeJson(Kind.Hello, 0, hello)]))
+    return yield* Deferred.await(reply)
+  })
+
+  /** Sends what the credit allows; true when all is sent. */
+  const pump = (stream: StreamState, rest: Array<Input>): { readonly done: boolean; readonly flowing: boolean } => {
+    const frames: Array<Buffer> = []
+    for (let input = rest[0]; input !== undefined; input = rest[0]) {
+      const size = Math.min(input.bytes.length, stream.sendCredit, sendChunk)
+      if (size === 0 && input.bytes.length > 0) break
+      const last = size === input.bytes.length
+      frames.push(encode(Kind.Data, stream.id, input.sub | (last ? endFlag : 0), input.bytes.subarray(0, size)))
+      stream.sendCredit -= size
+      if (last) rest.shift()
+      else rest[0] = { sub: input.sub, bytes: input.bytes.subarray(size) }
+      if (frames.length >= 16) break
+    }
+    const flowing = frames.length === 0 || write(frames.length === 1 ? (frames[0] as Buffer) : Buffer.concat(frames))
+    return { done: rest.length === 0, flowing }
+  }
+
+  /** Waits for more credit, or for the socket to drain, or for the stream's end. */
+  const waitFor = (stream: StreamState, drain: boolean): Effect.Effect<void> =>
+    Effect.callback((resume) => {
+      const wake = (): void => {
+        stream.wake = undefined
+        socket.off("drain", wake)
+        resume(Effect.void)
+      }
+      if (!streams.has(stream.id)) return wake()
+      if (drain) {
+        if (!socket.writableNeedDrain) return wake()
+        socket.once("drain", wake)
+      } else if (stream.sendCredit > 0) return wake()
+      stream.wake = wake
+    })
+
+  const open = Effect.fnUntraced(function* (message: object, inputs: ReadonlyArray<Input>) {
+    if (failure !== undefined) return yield* failure
+    const queue = yield* Queue.make<Event, ChannelFailure | Cause.Done>()
+    const stream: StreamState = {
+      id: nextId,
+      queue,
+      receiveCredit: initialCredit,
+      consumed: 0,
+      sendCredit: initialCredit,
+      waitingNotes: 0,
+      wake: undefined
+    }
+    nextId += 2
+    yield* Effect.acquireRelease(
+      Effect.sync(() => {
+        streams.set(stream.id, stream)
+        write(encodeJson(Kind.Open, stream.id, message))
+      }),
+      () =>
+        Effect.sync(() => {
+          if (!streams.delete(stream.id)) return
+          stream.wake?.()
+          write(encodeJson(Kind.Reset, stream.id, { code: "cancelled", message: "the caller left" }))
+        })
+    )
+    const rest = [...inputs]
+    const first = pump(stream, rest)
+    if (!first.done) {
+      yield* Effect.gen(function* () {
+        let state = first
+        while (!state.done && streams.has(stream.id)) {
+          yield* waitFor(stream, !state.flowing)
+          state = pump(stream, rest)
+        }
+      }).pipe(Effect.forkScoped)
+    }
+    const consume = (events: ReadonlyArray<Event>): void => {
+      for (const event of events) {
+        if (event._tag === "Data") stream.consumed += event.bytes.length
+        else if (event._tag === "Note") stream.waitingNotes--
+      }
+      if (stream.consumed < creditBatch || !streams.has(stream.id)) return
+      const grant = Buffer.alloc(4)
+      grant.writeUInt32LE(stream.consumed, 0)
+      stream.receiveCredit += stream.consumed
+      stream.consumed = 0
+      write(encode(Kind.Credit, stream.id, 0, grant))
+    }
+    return { takeAll: Effect.tap(Queue.takeAll(queue), (events) => Effect.sync(() => consume(events))) }
+  })
+
+  return { greeting: Deferred.await(greeted), handshake, open, failure: Deferred.await(failed) }
+})

@@ -1,0 +1,108 @@
+/**
+ * What host and agent say to each other over the channel: the JSON messages as Schemas.
+ *
+ * Everything that comes from the guest is decoded here before it is believed, and nothing in it is trusted beyond its own
+ * task: a hostile guest can lie about its own outcome and about nothing else.
+ */
+import * as Schema from "effect/Schema"
+
+/** The version both sides must speak. */
+export const protocol = 1
+
+/** The name of the virtio-serial port. */
+export const portName = "exec-sandbox.channel"
+
+/** The host's HELLO: everything that makes this clone different from every other. */
+export interface Hello {
+  readonly protocol: typeof protocol
+  readonly purpose: "build" | "session"
+  /** Wall clock, nanoseconds since 1970 as a decimal string. */
+  readonly clock: string
+  /** 64 fresh random bytes in hex. */
+  readonly entropy: string
+  readonly hostname: string
+  /** 32 hex digits. */
+  readonly machineId: string
+  readonly env: Readonly<Record<string, string>>
+  readonly limits: { readonly memoryBytes: number; readonly processes: number }
+}
+
+/** The guest's HELLO. `acknowledged` is absent in the greeting a guest sends at boot. */
+export const GuestHello = Schema.Struct({
+  protocol: Schema.Literal(protocol),
+  ready: Schema.Boolean,
+  acknowledged: Schema.optionalKey(
+    Schema.Struct({
+      clock: Schema.Boolean,
+      entropy: Schema.Boolean,
+      hostname: Schema.Boolean,
+      machineId: Schema.Boolean,
+      env: Schema.Boolean,
+      limits: Schema.Boolean
+    })
+  ),
+  languages: Schema.Array(Schema.String),
+  kernel: Schema.String,
+  agent: Schema.String
+})
+export type GuestHello = typeof GuestHello.Type
+
+/** OPEN of an execution. Code and stdin follow as DATA. */
+export interface ExecOpen {
+  readonly method: "exec"
+  readonly language: string
+  readonly codeBytes: number
+  readonly stdinBytes: number
+  readonly env: Readonly<Record<string, string>>
+  readonly cwd: string | null
+  readonly timeoutMs: number
+  readonly memoryBytes: number | null
+}
+
+const Text = Schema.String.check(Schema.isMaxLength(256 * 1024))
+
+/** What the guest knows of how an execution ended; see `Execution.classify` for what is made of it. */
+export const Evidence = Schema.Struct({
+  exitCode: Schema.NullOr(Schema.Int),
+  signal: Schema.NullOr(Text),
+  exception: Schema.NullOr(
+    Schema.Struct({
+      type: Text,
+      message: Text,
+      traceback: Text,
+      errno: Schema.NullOr(Text),
+      path: Schema.NullOr(Text),
+      module: Schema.NullOr(Text),
+      code: Schema.NullOr(Text)
+    })
+  ),
+  commands: Schema.Array(
+    Schema.Struct({
+      name: Text,
+      kind: Schema.Literals(["not-found", "not-executable", "permission"]),
+      path: Schema.NullOr(Text)
+    })
+  ),
+  limits: Schema.Array(
+    Schema.Struct({
+      limit: Schema.Literals(["time", "memory", "processes", "disk"]),
+      allowed: Schema.NullOr(Schema.Finite),
+      observed: Schema.NullOr(Schema.Finite)
+    })
+  ),
+  state: Schema.Literals(["kept", "reset"]),
+  result: Schema.NullOr(Schema.Struct({ repr: Text, json: Schema.optionalKey(Schema.Json) })),
+  usage: Schema.Struct({
+    cpuMs: Schema.NullOr(Schema.Finite),
+    peakMemoryBytes: Schema.NullOr(Schema.Finite),
+    wallMs: Schema.NullOr(Schema.Finite)
+  })
+})
+export type Evidence = typeof Evidence.Type
+
+/** RESET: a stream's abnormal end. */
+export const Reset = Schema.Struct({ code: Text, message: Text })
+export type Reset = typeof Reset.Type
+
+/** A guest NOTE. What is not known is passed over. */
+export const Note = Schema.Struct({ event: Schema.optionalKey(Text) })

@@ -1,0 +1,263 @@
+import { assert, describe, it } from "@effect/vitest"
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Scope from "effect/Scope"
+import { TestClock } from "effect/testing"
+import { randomBytes } from "node:crypto"
+import { type Duplex, duplexPair } from "node:stream"
+import * as Channel from "../../src/guest/Channel.ts"
+import {
+  encode,
+  encodeJson,
+  endFlag,
+  type Frame,
+  initialCredit,
+  Kind,
+  magic,
+  makeDecoder,
+  Sub
+} from "../../src/guest/Frame.ts"
+import type { Hello } from "../../src/guest/Protocol.ts"
+
+const hello: Hello = {
+  protocol: 1,
+  purpose: "session",
+  clock: "0",
+  entropy: "00",
+  hostname: "h",
+  machineId: "m",
+  env: {},
+  limits: { memoryBytes: 1, processes: 1 }
+}
+const guestHello = { protocol: 1, ready: true, languages: ["python"], kernel: "6", agent: "1" }
+
+/** The guest's end, played by the test: what arrived, and raw bytes to send. */
+interface Guest {
+  readonly frames: Array<Frame>
+  readonly send: (bytes: Uint8Array) => void
+  readonly next: (kind: number) => Effect.Effect<Frame>
+  epoch: Buffer
+}
+
+const playGuest = (socket: Duplex): Guest => {
+  const frames: Array<Frame> = []
+  const waiting = new Set<() => void>()
+  const guest: Guest = {
+    frames,
+    epoch: Buffer.alloc(8),
+    send: (bytes) => void socket.write(bytes),
+    next: (kind) =>
+      Effect.callback((resume) => {
+        const look = (): void => {
+          const at = frames.findIndex((frame) => frame.kind === kind)
+          if (at === -1) return
+          waiting.delete(look)
+          resume(Effect.succeed(frames.splice(at, 1)[0] as Frame))
+        }
+        waiting.add(look)
+        look()
+      })
+  }
+  socket.on(
+    "data",
+    makeDecoder({
+      onEpoch: (epoch) => {
+        guest.epoch = epoch
+      },
+      onFrame: (frame) => {
+        frames.push(frame)
+        for (const look of waiting) look()
+      },
+      onViolation: (problem) => {
+        throw new Error(problem)
+      }
+    })
+  )
+  socket.on("error", () => {})
+  return guest
+}
+
+/** A channel that has shaken hands, and its guest. */
+const connected = Effect.gen(function* () {
+  const [ours, theirs] = duplexPair()
+  const guest = playGuest(theirs)
+  const channel = yield* Channel.make(ours)
+  const reply = yield* Effect.forkChild(channel.handshake(hello), { startImmediately: true })
+  yield* guest.next(Kind.Hello)
+  guest.send(Buffer.concat([magic, guest.epoch, encodeJson(Kind.Hello, 0, guestHello)]))
+  yield* Fiber.join(reply)
+  return { channel, guest, theirs }
+})
+
+const data = (stream: number, bytes: Uint8Array, flags: number = Sub.stdout): Buffer =>
+  encode(Kind.Data, stream, flags, bytes)
+
+describe("Channel", () => {
+  it.effect("takes the greeting of a guest that has booted, and the answer only in the epoch it asked in", () =>
+    Effect.gen(function* () {
+      const [ours, theirs] = duplexPair()
+      const guest = playGuest(theirs)
+      const channel = yield* Channel.make(ours)
+      guest.send(Buffer.concat([randomBytes(99), magic, Buffer.alloc(8), encodeJson(Kind.Hello, 0, guestHello)]))
+      assert.deepStrictEqual(yield* channel.greeting, guestHello)
+      const reply = yield* Effect.forkChild(channel.handshake(hello), { startImmediately: true })
+      yield* guest.next(Kind.Hello)
+      guest.send(
+        Buffer.concat([magic, Buffer.alloc(8, 7), encodeJson(Kind.Hello, 0, { ...guestHello, kernel: "old" })])
+      )
+      guest.send(Buffer.concat([magic, guest.epoch, encodeJson(Kind.Hello, 0, { ...guestHello, kernel: "new" })]))
+      assert.strictEqual((yield* Fiber.join(reply)).kernel, "new")
+    })
+  )
+
+  it.effect("sends OPEN and inputs, gives events in order and ends", () =>
+    Effect.gen(function* () {
+      const { channel, guest } = yield* connected
+      const stream = yield* channel.open({ method: "exec" }, [
+        { sub: Sub.code, bytes: Buffer.from("print(1)") },
+        { sub: Sub.stdin, bytes: new Uint8Array() }
+      ])
+      const open = yield* guest.next(Kind.Open)
+      assert.strictEqual(open.payload.toString(), '{"method":"exec"}')
+      const code = yield* guest.next(Kind.Data)
+      assert.deepStrictEqual([code.flags, code.payload.toString()], [Sub.code | endFlag, "print(1)"])
+      const stdin = yield* guest.next(Kind.Data)
+      assert.deepStrictEqual([stdin.flags, stdin.payload.length], [Sub.stdin | endFlag, 0])
+      guest.send(encodeJson(Kind.Note, open.stream, { event: "started" }))
+      guest.send(data(open.stream, Buffer.from("1\n")))
+      guest.send(encodeJson(Kind.End, open.stream, { exitCode: 0 }))
+      const events: Array<Channel.Event> = []
+      while (events.at(-1)?._tag !== "End") events.push(...(yield* stream.takeAll))
+      assert.deepStrictEqual(
+        events.map((event) => (event._tag === "Data" ? Buffer.from(event.bytes).toString() : event._tag)),
+        ["Note", "1\n", "End"]
+      )
+      assert.isTrue(Cause.isDone(yield* Effect.flip(stream.takeAll)))
+    }).pipe(Effect.scoped)
+  )
+
+  it.effect("sends a long input only as far as the guest grants credit", () =>
+    Effect.gen(function* () {
+      const { channel, guest } = yield* connected
+      const bytes = randomBytes(initialCredit + 100_000)
+      yield* channel.open({ method: "exec" }, [{ sub: Sub.stdin, bytes }])
+      const open = yield* guest.next(Kind.Open)
+      const got: Array<Buffer> = []
+      let size = 0
+      while (size < initialCredit) {
+        const frame = yield* guest.next(Kind.Data)
+        got.push(frame.payload)
+        size += frame.payload.length
+      }
+      assert.strictEqual(size, initialCredit)
+      const credit = Buffer.alloc(4)
+      credit.writeUInt32LE(100_000, 0)
+      guest.send(encode(Kind.Credit, open.stream, 0, credit))
+      let last = 0
+      while (last === 0) {
+        const frame = yield* guest.next(Kind.Data)
+        got.push(frame.payload)
+        last = frame.flags & endFlag
+      }
+      assert.isTrue(Buffer.concat(got).equals(bytes))
+    }).pipe(Effect.scoped)
+  )
+
+  it.effect("grants credit for what has been read, and none for what has not", () =>
+    Effect.gen(function* () {
+      const { channel, guest } = yield* connected
+      const stream = yield* channel.open({ method: "exec" }, [])
+      const open = yield* guest.next(Kind.Open)
+      guest.send(data(open.stream, randomBytes(200_000)))
+      yield* stream.takeAll
+      const credit = yield* guest.next(Kind.Credit)
+      assert.strictEqual(credit.payload.readUInt32LE(0), 200_000)
+    }).pipe(Effect.scoped)
+  )
+
+  it.effect("resets a stream whose reader leaves", () =>
+    Effect.gen(function* () {
+      const { channel, guest } = yield* connected
+      const scope = yield* Scope.make()
+      yield* channel.open({ method: "exec" }, []).pipe(Scope.provide(scope))
+      const open = yield* guest.next(Kind.Open)
+      yield* Scope.close(scope, Exit.void)
+      const reset = yield* guest.next(Kind.Reset)
+      assert.strictEqual(reset.stream, open.stream)
+    }).pipe(Effect.scoped)
+  )
+
+  it.effect("fails what is pending when the connection ends", () =>
+    Effect.gen(function* () {
+      const { channel, guest, theirs } = yield* connected
+      const stream = yield* channel.open({ method: "exec" }, [])
+      yield* guest.next(Kind.Open)
+      theirs.end()
+      const error = yield* Effect.flip(stream.takeAll)
+      assert.strictEqual(error._tag, "ChannelLost")
+      assert.strictEqual((yield* Effect.flip(channel.open({}, [])))._tag, "ChannelLost")
+      assert.strictEqual((yield* Effect.flip(channel.handshake(hello)))._tag, "ChannelLost")
+    }).pipe(Effect.scoped)
+  )
+
+  it.effect("counts a guest as lost that does not answer pings while it owes something", () =>
+    Effect.gen(function* () {
+      const { channel, guest } = yield* connected
+      const stream = yield* channel.open({ method: "exec" }, [])
+      yield* guest.next(Kind.Open)
+      const failing = yield* Effect.forkChild(Effect.flip(stream.takeAll), { startImmediately: true })
+      yield* TestClock.adjust("90 seconds")
+      assert.strictEqual((yield* Fiber.join(failing))._tag, "ChannelLost")
+    }).pipe(Effect.scoped)
+  )
+
+  const violations: ReadonlyArray<readonly [string, (stream: number) => Uint8Array]> = [
+    ["more data than it has credit for", (id) => Buffer.concat([1, 2].map(() => data(id, randomBytes(200_000))))],
+    ["an empty DATA frame", (id) => data(id, new Uint8Array())],
+    ["a RESET that is no JSON", (id) => encode(Kind.Reset, id, 0, Buffer.from("{"))],
+    ["a CREDIT of three bytes", (id) => encode(Kind.Credit, id, 0, Buffer.alloc(3))],
+    [
+      "credit without end",
+      (id) => Buffer.concat([1, 2, 3].map(() => encode(Kind.Credit, id, 0, Buffer.alloc(4, 0x7f))))
+    ],
+    ["notes without end", (id) => Buffer.concat(Array.from({ length: 300 }, () => encodeJson(Kind.Note, id, {})))],
+    ["a HELLO that is not understood", () => encodeJson(Kind.Hello, 0, { protocol: 99 })],
+    ["an OPEN on the host's stream", (id) => encodeJson(Kind.Open, id, {})],
+    ["an endless frame", (id) => Buffer.concat([Buffer.from([0, 0, 0, 0x7f]), Buffer.alloc(8, id)])]
+  ]
+  for (const [name, bytes] of violations) {
+    it.effect(`takes as a violation: ${name}`, () =>
+      Effect.gen(function* () {
+        const { channel, guest } = yield* connected
+        const stream = yield* channel.open({ method: "exec" }, [])
+        const open = yield* guest.next(Kind.Open)
+        guest.send(bytes(open.stream))
+        assert.strictEqual((yield* Effect.flip(channel.failure))._tag, "ChannelViolation")
+        let failed: string | undefined
+        while (failed === undefined) failed = (yield* Effect.flip(Effect.forever(stream.takeAll)))._tag
+        assert.strictEqual(failed, "ChannelViolation")
+      }).pipe(Effect.scoped)
+    )
+  }
+
+  it.effect("passes over garbage that could still be meant well, and frames of streams that have ended", () =>
+    Effect.gen(function* () {
+      const { channel, guest } = yield* connected
+      guest.send(data(99, randomBytes(10)))
+      guest.send(encodeJson(Kind.Open, 2, { method: "connect" }))
+      assert.strictEqual((yield* guest.next(Kind.Reset)).stream, 2)
+      const stream = yield* channel.open({ method: "exec" }, [])
+      const open = yield* guest.next(Kind.Open)
+      guest.send(encode(Kind.Note, open.stream, 0, Buffer.from("no json")))
+      guest.send(encodeJson(Kind.End, open.stream, {}))
+      const events = [...(yield* stream.takeAll)]
+      if (events.length < 2) events.push(...(yield* stream.takeAll))
+      assert.deepStrictEqual(
+        events.map((event) => event._tag),
+        ["Note", "End"]
+      )
+    }).pipe(Effect.scoped)
+  )
+})
