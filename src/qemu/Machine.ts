@@ -1,0 +1,198 @@
+/**
+ * One QEMU process as a scoped resource: launch with inherited descriptors, QMP over its standard input and output,
+ * and a death that is confirmed before the scope has closed.
+ */
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import { type ChildProcess, spawn } from "node:child_process"
+import type { Duplex } from "node:stream"
+
+/** QEMU could not be started, refused a command, or ended. */
+export class MachineFailure extends Schema.TaggedError<MachineFailure>()("MachineFailure", {
+  problem: Schema.String
+}) {
+  override get message(): string {
+    return this.problem
+  }
+}
+
+export interface Machine {
+  readonly pid: number
+  /** The host's end of the channel's virtio-serial port. */
+  readonly channel: Duplex
+  /** Runs QMP commands in order, sent together; the answers in the same order. Fails at the first one that is refused. */
+  readonly commands: (
+    ...commands: ReadonlyArray<{ readonly execute: string; readonly arguments?: unknown }>
+  ) => Effect.Effect<ReadonlyArray<unknown>, MachineFailure>
+  /** Waits for the end of a migration, in either direction, that `commands` has started. */
+  readonly migrated: Effect.Effect<void, MachineFailure>
+  /** Fails when the process has ended; never succeeds. */
+  readonly failure: Effect.Effect<never, MachineFailure>
+  /** Ends the process at once; done when its death is confirmed. */
+  readonly kill: Effect.Effect<void>
+  /** The end of what QEMU and the guest's console said, at most 8 KiB. */
+  readonly console: () => string
+}
+
+const consoleTail = 8 * 1024
+/** QMP's answers are small; a longer line means that this is no QEMU. */
+const maxLine = 4 * 1024 * 1024
+
+const Message = Schema.Struct({
+  id: Schema.optionalKey(Schema.Int),
+  return: Schema.optionalKey(Schema.Unknown),
+  error: Schema.optionalKey(Schema.Struct({ class: Schema.String, desc: Schema.String })),
+  event: Schema.optionalKey(Schema.String),
+  data: Schema.optionalKey(Schema.Unknown)
+})
+const decodeMessage = Schema.decodeUnknownOption(Schema.fromJsonString(Message))
+const decodeMigration = Schema.decodeUnknownOption(Schema.Struct({ status: Schema.String }))
+
+/** How `launch` starts the process. `files` are the descriptors inherited from number 5 on. */
+export interface Launch {
+  readonly argv: readonly [string, ...ReadonlyArray<string>]
+  readonly files: ReadonlyArray<number>
+}
+
+const started = (launch: Launch): Effect.Effect<ChildProcess, MachineFailure> =>
+  Effect.callback((resume) => {
+    const [command, ...args] = launch.argv
+    const child = spawn(command, args, {
+      stdio: ["pipe", "pipe", "pipe", "pipe", "pipe", ...launch.files],
+      detached: true,
+      // Only what a dynamic linker and a tool need: nothing of the caller's secrets.
+      env: { PATH: process.env["PATH"] ?? "/usr/bin:/bin", LANG: "C" },
+      cwd: "/"
+    })
+    child.once("spawn", () => resume(Effect.succeed(child)))
+    child.once("error", (error) =>
+      resume(Effect.fail(new MachineFailure({ problem: `${command} did not start: ${error.message}` })))
+    )
+  })
+
+/** Starts QEMU. The scope's end kills it and waits until it is dead. */
+export const launch = Effect.fnUntraced(function* (
+  options: Launch
+): Effect.fn.Return<Machine, MachineFailure, Scope.Scope> {
+  const dead = yield* Deferred.make<void>()
+  const failed = yield* Deferred.make<never, MachineFailure>()
+  const child = yield* Effect.acquireRelease(started(options), (process) => end(process, dead))
+  const pid = child.pid ?? 0
+
+  let tail = ""
+  const say = (chunk: Buffer): void => {
+    tail = (tail + chunk.toString("utf8")).slice(-consoleTail)
+  }
+
+  const waiting = new Map<number, (message: typeof Message.Type) => void>()
+  let migration = yield* Deferred.make<void, MachineFailure>()
+  let nextId = 1
+  let failure: MachineFailure | undefined
+  const fail = (problem: string): void => {
+    if (failure !== undefined) return
+    failure = new MachineFailure({ problem })
+    Deferred.doneUnsafe(failed, Effect.fail(failure))
+    Deferred.doneUnsafe(migration, Effect.fail(failure))
+    for (const answer of waiting.values()) answer({ error: { class: "Gone", desc: problem } })
+    waiting.clear()
+  }
+
+  const onMessage = (line: string): void => {
+    const message = decodeMessage(line)
+    if (message._tag === "None") return
+    const { data, event, id } = message.value
+    if (id !== undefined) {
+      const answer = waiting.get(id)
+      waiting.delete(id)
+      answer?.(message.value)
+    } else if (event === "MIGRATION") {
+      const status = decodeMigration(data)
+      if (status._tag === "None") return
+      if (status.value.status === "completed") Deferred.doneUnsafe(migration, Effect.void)
+      else if (status.value.status === "failed") {
+        Deferred.doneUnsafe(migration, Effect.fail(new MachineFailure({ problem: "the state did not load" })))
+      }
+    }
+  }
+  let line = ""
+  child.stdout?.setEncoding("utf8")
+  child.stdout?.on("data", (text: string) => {
+    line += text
+    if (line.length > maxLine) return fail("QEMU's monitor sent an endless line")
+    for (let at = line.indexOf("\n"); at !== -1; at = line.indexOf("\n")) {
+      onMessage(line.slice(0, at))
+      line = line.slice(at + 1)
+    }
+  })
+  const [, , , channel, console] = child.stdio as ReadonlyArray<Duplex | null>
+  if (!channel || !console || !child.stdin) return yield* new MachineFailure({ problem: "no descriptors" })
+  // A peer that has died shows as an error on whichever pipe is written to; the exit tells it better.
+  for (const pipe of [child.stdin, child.stdout, child.stderr, console]) pipe?.on("error", () => {})
+  child.stderr?.on("data", say)
+  console.on("data", say)
+  child.once("exit", (code, signal) => {
+    Deferred.doneUnsafe(dead, Effect.void)
+    const last = tail.trimEnd().split("\n").at(-1) ?? ""
+    fail(`QEMU ended (${signal ?? `exit code ${code}`})${last === "" ? "" : `: ${last}`}`)
+    channel.destroy()
+    console.destroy()
+  })
+
+  const { stdin } = child
+  const commands: Machine["commands"] = (...list) =>
+    Effect.callback((resume) => {
+      if (failure !== undefined) return resume(Effect.fail(failure))
+      const answers: Array<unknown> = []
+      let left = list.length
+      const ids: Array<number> = []
+      let text = ""
+      list.forEach((command, index) => {
+        const id = nextId++
+        ids.push(id)
+        text += `${JSON.stringify({ ...command, id })}\n`
+        waiting.set(id, (message) => {
+          if (message.error !== undefined) {
+            resume(Effect.fail(new MachineFailure({ problem: `${command.execute}: ${message.error.desc}` })))
+            return
+          }
+          answers[index] = message.return
+          if (--left === 0) resume(Effect.succeed(answers))
+        })
+      })
+      stdin.write(text)
+      return Effect.sync(() => {
+        for (const id of ids) waiting.delete(id)
+      })
+    })
+
+  return {
+    pid,
+    channel,
+    commands,
+    migrated: Effect.suspend(() => Deferred.await(migration)).pipe(
+      Effect.andThen(
+        Effect.sync(() => {
+          migration = Deferred.makeUnsafe()
+          if (failure !== undefined) Deferred.doneUnsafe(migration, Effect.fail(failure))
+        })
+      )
+    ),
+    failure: Deferred.await(failed),
+    kill: end(child, dead),
+    console: () => tail
+  }
+})
+
+/** Kills the process group and waits for the death of its leader. */
+const end = (child: ChildProcess, dead: Deferred.Deferred<void>): Effect.Effect<void> =>
+  Effect.suspend(() => {
+    if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return Effect.void
+    try {
+      process.kill(-child.pid, "SIGKILL")
+    } catch {
+      child.kill("SIGKILL")
+    }
+    return Deferred.await(dead)
+  })

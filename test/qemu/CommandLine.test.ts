@@ -1,0 +1,93 @@
+import { assert, describe, it } from "@effect/vitest"
+import { commandLine, type Input, kernelCommandLine } from "../../src/qemu/CommandLine.ts"
+
+const boot: Input = {
+  arch: "amd64",
+  accelerator: "tcg",
+  memoryMiB: 640,
+  seccomp: true,
+  readonlyRam: false,
+  start: { kind: "boot", tscKhz: 2_600_000 }
+}
+const restore: Input = { ...boot, start: { kind: "restore" } }
+
+/** The values of a flag, in order. */
+const values = (input: Input, flag: string): ReadonlyArray<string> => {
+  const args = commandLine(input)
+  return args.flatMap((arg, index) => (arg === flag ? [args[index + 1] ?? ""] : []))
+}
+
+describe("CommandLine", () => {
+  it("has nothing that is not asked for, and no network device", () => {
+    for (const input of [boot, restore]) {
+      const args = commandLine(input)
+      for (const flag of ["-nodefaults", "-no-user-config", "-no-reboot"]) assert.include(args, flag)
+      assert.isFalse(args.some((arg) => /^-(nic|netdev|net)$/.test(arg) || arg.includes("virtio-net")))
+    }
+  })
+
+  it("boots onto memory it shares and restores onto a private copy", () => {
+    assert.match(values(boot, "-object")[0] ?? "", /^memory-backend-file,id=ram,size=640M,mem-path=.*,share=on$/)
+    assert.match(values(restore, "-object")[0] ?? "", /,share=off$/)
+    assert.match(values({ ...restore, readonlyRam: true }, "-object")[0] ?? "", /,share=off,readonly=on,rom=off$/)
+    assert.match(values({ ...boot, readonlyRam: true }, "-object")[0] ?? "", /,share=on$/)
+  })
+
+  it("names a kernel only where it boots", () => {
+    assert.strictEqual(values(boot, "-kernel").length, 1)
+    assert.strictEqual(values(restore, "-kernel").length, 0)
+    assert.deepStrictEqual(values(restore, "-incoming"), ["defer"])
+    assert.deepStrictEqual(values(boot, "-incoming"), [])
+  })
+
+  it("gives the TSC's frequency under emulation only: there its calibration can hang", () => {
+    assert.include(kernelCommandLine(boot), "tsc_early_khz=2600000")
+    assert.notInclude(kernelCommandLine({ ...boot, accelerator: "kvm" }), "tsc_early_khz")
+    assert.notInclude(kernelCommandLine({ ...boot, start: { kind: "boot", tscKhz: null } }), "tsc_early_khz")
+  })
+
+  it("KVM on x86-64", () => {
+    const input: Input = { ...boot, accelerator: "kvm" }
+    assert.deepStrictEqual(values(input, "-M"), ["microvm,pic=off,acpi=on,isa-serial=off,memory-backend=ram"])
+    assert.deepStrictEqual(values(input, "-accel"), ["kvm"])
+    assert.deepStrictEqual(values(input, "-cpu"), ["host"])
+  })
+
+  it("HVF and KVM on arm64", () => {
+    const hvf: Input = { ...boot, arch: "arm64", accelerator: "hvf", seccomp: false }
+    assert.deepStrictEqual(values(hvf, "-M"), ["virt,gic-version=3,memory-backend=ram"])
+    assert.deepStrictEqual(values(hvf, "-accel"), ["hvf"])
+    assert.deepStrictEqual(values(hvf, "-cpu"), ["host"])
+    assert.deepStrictEqual(values(hvf, "-sandbox"), [])
+    assert.notInclude(kernelCommandLine(hvf), "reboot=t")
+    assert.deepStrictEqual(values({ ...hvf, accelerator: "kvm" }, "-M"), values(hvf, "-M"))
+  })
+
+  it("denies QEMU programs, privileges and resource control where it has the filter", () => {
+    assert.deepStrictEqual(values(boot, "-sandbox"), [
+      "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+    ])
+  })
+
+  it("stacks a clone's disk on the template's and both on the image's", () => {
+    const nodes = values(restore, "-blockdev").map(
+      (text) =>
+        JSON.parse(text) as { readonly "node-name": string; readonly "read-only": boolean; readonly backing?: string }
+    )
+    assert.deepStrictEqual(
+      nodes.map((node) => [node["node-name"], node["read-only"], node.backing]),
+      [
+        ["root", true, undefined],
+        ["scratch-base", true, undefined],
+        ["template-disk", true, "scratch-base"],
+        ["scratch", false, "template-disk"]
+      ]
+    )
+  })
+
+  it("opens nothing by a path of the host", () => {
+    for (const arg of [...commandLine(boot), ...commandLine(restore)]) {
+      assert.notMatch(arg, /(?:=|"|^)\/(?!proc\/self\/fd\/|dev\/fd\/|dev\/fdset\/)/)
+    }
+  })
+})
