@@ -3,9 +3,10 @@ import { defineConfig } from "vitest/config"
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
+    reporters: ["default", "./test/summary.ts"],
     testTimeout: 60_000,
     hookTimeout: 240_000,
-    // Two cores: the files with real VMs share them badly, and a slow machine is no reason to fail.
+    // Real VMs on two cores: files that run side by side would only wait for each other.
     fileParallelism: false
   }
 })

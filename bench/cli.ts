@@ -1,0 +1,22 @@
+/** The CLI as a whole process: `run` with a template present, and the bare start of Node beside it. */
+import * as Effect from "effect/Effect"
+import { execFile } from "node:child_process"
+import { fileURLToPath } from "node:url"
+import { promisify } from "node:util"
+import { type Measurement, repeat } from "./Measure.ts"
+
+const node = (args: ReadonlyArray<string>) => Effect.promise(() => promisify(execFile)(process.execPath, args))
+
+export const measure = (times: number) =>
+  Effect.gen(function* () {
+    const bin = fileURLToPath(new URL("../src/cli/bin.ts", import.meta.url))
+    yield* node([bin, "run", "-q", "print(1)"])
+    const bare = yield* repeat(times, node(["-e", ""]))
+    const version = yield* repeat(times, node([bin, "--version"]))
+    const run = yield* repeat(times, node([bin, "run", "-q", "print(1)"]))
+    return [
+      { suite: "cli", name: "node -e ''", samples: bare },
+      { suite: "cli", name: "exec-sandbox --version", samples: version },
+      { suite: "cli", name: "exec-sandbox run 'print(1)'", samples: run }
+    ] satisfies ReadonlyArray<Measurement>
+  })

@@ -1,0 +1,273 @@
+/**
+ * Execution: one piece of code run in a session, what it gives while it runs, and what is made of its end.
+ *
+ * The guest's agent reports evidence; `classify` turns it into exactly one outcome. That is the only place where an
+ * outcome is decided, and it never looks at stdout or stderr.
+ *
+ * @since 0.1.0
+ */
+import * as Schema from "effect/Schema"
+import type { Evidence } from "./guest/Protocol.ts"
+import { Limits } from "./Limits.ts"
+import type { StopReason } from "./Receipt.ts"
+import {
+  type ExitCode,
+  type Exception,
+  type LimitExceeded,
+  type PermissionDenied,
+  resultFields,
+  type SandboxError,
+  type Signal,
+  type TaskFailed,
+  type UnsupportedCommand
+} from "./SandboxError.ts"
+
+/**
+ * The languages code can be written in. JavaScript and TypeScript share one interpreter and its state.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const Language = Schema.Literals(["python", "javascript", "typescript", "bash"])
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type Language = typeof Language.Type
+
+/** The most bytes of code, and of stdin, that one execution takes. */
+const maxInput = 16 * 1024 * 1024
+
+const withoutNul = Schema.makeFilter((text: string) => !text.includes("\0"), {
+  expected: "text without NUL characters"
+})
+
+const Code = Schema.String.check(
+  Schema.makeFilter((code: string) => code.trim() !== "", { expected: "code that is not empty" }),
+  withoutNul,
+  Schema.makeFilter((code: string) => code.length <= maxInput && Buffer.byteLength(code) <= maxInput, {
+    expected: `at most ${maxInput} bytes of code`
+  })
+)
+
+const Stdin = Schema.Union([Schema.String, Schema.Uint8Array]).check(
+  Schema.makeFilter((stdin: string | Uint8Array) => Buffer.byteLength(stdin) <= maxInput, {
+    expected: `at most ${maxInput} bytes of stdin`
+  })
+)
+
+const maxEnv = 128 * 1024
+
+/**
+ * Environment variables. Names: not empty, without `=` and NUL; values: without NUL; 128 KiB together.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const Environment = Schema.Record(Schema.String, Schema.String.check(withoutNul)).check(
+  Schema.makeFilter(
+    (env: { readonly [name: string]: string }) =>
+      Object.keys(env).every((name) => name !== "" && !name.includes("=") && !name.includes("\0")),
+    { expected: "environment names that are not empty and hold neither '=' nor NUL" }
+  ),
+  Schema.makeFilter(
+    (env: { readonly [name: string]: string }) =>
+      Object.entries(env).reduce((sum, [k, v]) => sum + Buffer.byteLength(k) + Buffer.byteLength(v) + 2, 0) <= maxEnv,
+    { expected: `at most ${maxEnv} bytes of environment` }
+  )
+)
+
+/**
+ * What to execute.
+ *
+ * - `language`: see `Language`.
+ * - `code`: not empty, without NUL, at most 16 MiB of UTF-8.
+ * - `stdin`: what the code reads, at most 16 MiB; nothing when absent.
+ * - `env`: environment variables for this execution only.
+ * - `cwd`: working directory in the guest for this execution only.
+ * - `limits`: for this execution; what is absent comes from the session.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const Request = Schema.Struct({
+  language: Language,
+  code: Code,
+  stdin: Schema.optionalKey(Stdin),
+  env: Schema.optionalKey(Environment),
+  cwd: Schema.optionalKey(Schema.NonEmptyString.check(withoutNul, Schema.isMaxLength(4096))),
+  limits: Schema.optionalKey(Limits)
+})
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type Request = typeof Request.Type
+
+/**
+ * What a successful execution gives: `stdout` and `stderr` as text (bytes that are not UTF-8 become U+FFFD) and as exact
+ * `bytes`, the `receipt`, and `result`, the value of a trailing expression: its `repr` and, when it is plain data, `json`.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export class Result extends Schema.Class<Result>("exec-sandbox/Execution/Result")({
+  ...resultFields,
+  result: Schema.NullOr(Schema.Struct({ repr: Schema.String, json: Schema.optionalKey(Schema.Json) }))
+}) {}
+
+/**
+ * Why an execution has no `Result`: one of the five error channels.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export type Failure = PermissionDenied | UnsupportedCommand | LimitExceeded | TaskFailed | SandboxError
+
+/**
+ * What a running execution gives: bytes of stdout or stderr as they are written (each in its own order; a chunk may end
+ * inside a character), and at last the result. A failed execution ends its stream with the error instead.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export type Event =
+  | { readonly _tag: "Stdout"; readonly bytes: Uint8Array }
+  | { readonly _tag: "Stderr"; readonly bytes: Uint8Array }
+  | { readonly _tag: "Done"; readonly result: Result }
+
+/**
+ * The outcome that evidence stands for, before output and receipt are added.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export type Outcome =
+  | { readonly _tag: "Success" }
+  | {
+      readonly _tag: "PermissionDenied"
+      readonly operation: PermissionDenied["operation"]
+      readonly target: string | null
+      readonly rule: string
+      readonly grant: string
+    }
+  | { readonly _tag: "UnsupportedCommand"; readonly kind: UnsupportedCommand["kind"]; readonly name: string }
+  | {
+      readonly _tag: "LimitExceeded"
+      readonly limit: LimitExceeded["limit"]
+      readonly allowed: number | null
+      readonly observed: number | null
+    }
+  | { readonly _tag: "TaskFailed"; readonly reason: typeof ExitCode.Type | typeof Signal.Type | typeof Exception.Type }
+
+const refused = new Set(["EACCES", "EPERM", "EROFS"])
+const full = new Set(["ENOSPC", "EDQUOT"])
+
+const limit = (entry: Evidence["limits"][number]): Outcome => ({ _tag: "LimitExceeded", ...entry })
+
+/**
+ * Turns evidence into the one outcome it stands for. First what was enforced from outside (time, memory), then success,
+ * then what the deciding exception or command shows.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const classify = (evidence: Evidence): Outcome => {
+  const hit = (name: string) => evidence.limits.find((entry) => entry.limit === name)
+
+  const enforced = hit("time") ?? hit("memory")
+  if (enforced !== undefined) return limit(enforced)
+  const { commands, exception, exitCode, signal } = evidence
+  if (exception === null && signal === null && exitCode === 0) return { _tag: "Success" }
+
+  if (exception !== null) {
+    const { errno, path } = exception
+    if (exception.module !== null) return { _tag: "UnsupportedCommand", kind: "module", name: exception.module }
+    if (exception.code === "spawn" && path !== null) {
+      if (errno === "ENOENT") return { _tag: "UnsupportedCommand", kind: "command", name: path }
+      if (errno === "ENOEXEC") return { _tag: "UnsupportedCommand", kind: "executable", name: path }
+    }
+    if (errno !== null && refused.has(errno)) {
+      const execute = exception.code === "spawn"
+      return {
+        _tag: "PermissionDenied",
+        operation: execute ? "execute" : "file",
+        target: path,
+        rule: errno,
+        grant: execute
+          ? "make the file executable"
+          : errno === "EROFS"
+            ? "use a path on a writable file system"
+            : "use a path that user may access, or change its mode or owner"
+      }
+    }
+    if (exception.type === "MemoryError") {
+      return { _tag: "LimitExceeded", limit: "memory", allowed: null, observed: evidence.usage.peakMemoryBytes }
+    }
+    if (errno !== null && full.has(errno)) {
+      return limit(hit("disk") ?? { limit: "disk", allowed: null, observed: null })
+    }
+  }
+  const processes = hit("processes")
+  if (
+    processes !== undefined &&
+    (exception === null || exception.errno === "EAGAIN" || exception.type === "RuntimeError")
+  ) {
+    return limit(processes)
+  }
+  if (signal === "SIGSYS") {
+    return {
+      _tag: "PermissionDenied",
+      operation: "syscall",
+      target: null,
+      rule: "SIGSYS",
+      grant: "none: the guest's kernel does not offer this system call"
+    }
+  }
+  const command = commands[0]
+  if (exception === null && command !== undefined) {
+    if (exitCode === 127 && command.kind === "not-found") {
+      return { _tag: "UnsupportedCommand", kind: "command", name: command.name }
+    }
+    if ((exitCode === 126 || exitCode === 127) && command.kind === "not-executable") {
+      return { _tag: "UnsupportedCommand", kind: "executable", name: command.path ?? command.name }
+    }
+    if (exitCode === 126 && command.kind === "permission") {
+      return {
+        _tag: "PermissionDenied",
+        operation: "execute",
+        target: command.path ?? command.name,
+        rule: "EACCES",
+        grant: "make the file executable"
+      }
+    }
+  }
+  if (exception !== null) {
+    const { message, traceback, type } = exception
+    return { _tag: "TaskFailed", reason: { _tag: "Exception", type, message, traceback } }
+  }
+  return signal === null
+    ? { _tag: "TaskFailed", reason: { _tag: "ExitCode", exitCode: exitCode ?? 1 } }
+    : { _tag: "TaskFailed", reason: { _tag: "Signal", signal } }
+}
+
+/**
+ * The receipt's word for an outcome.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const stopReason = (outcome: Outcome): StopReason => {
+  switch (outcome._tag) {
+    case "Success":
+      return "completed"
+    case "PermissionDenied":
+      return "permission"
+    case "UnsupportedCommand":
+      return "unsupported"
+    case "TaskFailed":
+      return "failed"
+    case "LimitExceeded":
+      return outcome.limit === "processes" ? "process-limit" : `${outcome.limit}-limit`
+  }
+}

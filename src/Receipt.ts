@@ -1,0 +1,163 @@
+/**
+ * The receipt: what happened in one execution and why it stopped, as data.
+ *
+ * Every execution leaves one, whether it succeeded or failed, and every error of a task carries it. Nothing in a receipt
+ * is guessed: what is not known is `null`, never 0.
+ *
+ * @since 0.1.0
+ */
+import * as Schema from "effect/Schema"
+
+/**
+ * Why an execution stopped. The set is closed: an agent can switch over it.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const StopReason = Schema.Literals([
+  "completed",
+  "failed",
+  "permission",
+  "unsupported",
+  "time-limit",
+  "memory-limit",
+  "output-limit",
+  "disk-limit",
+  "process-limit",
+  "cancelled",
+  "sandbox-failure"
+])
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type StopReason = typeof StopReason.Type
+
+/**
+ * What became of the interpreter's state: `kept` (variables and cwd are as the execution left them), `reset` (the
+ * interpreter was restarted, its state is gone, files are kept) or `closed` (the VM is gone).
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const State = Schema.Literals(["kept", "reset", "closed"])
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type State = typeof State.Type
+
+/**
+ * How the VM was obtained, and for each faster path that was missed, why.
+ *
+ * `kind`: `pool` (a ready clone), `restore` (a clone made from the template now) or `boot` (the template had to be built
+ * first). `missed`: one entry for each faster path, for example `{ kind: "restore", reason: "no template for this key" }`.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const StartPath = Schema.Struct({
+  kind: Schema.Literals(["pool", "restore", "boot"]),
+  missed: Schema.Array(Schema.Struct({ kind: Schema.Literals(["pool", "restore"]), reason: Schema.String }))
+})
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type StartPath = typeof StartPath.Type
+
+/**
+ * What separates the guest from the host in this run.
+ *
+ * `accelerator` is what QEMU runs on; `boundary` is `hardware` under KVM and HVF and `emulated` under TCG, which QEMU's
+ * own policy does not count as a security boundary. `seccomp`: QEMU's syscall filter is on. `user`: the name or id of the
+ * unprivileged user QEMU runs as, `null` when it runs as the caller. `parentDeath`: the kernel kills QEMU when this
+ * process dies. `cgroup`: the host cgroup that limits QEMU, `null` when there is none.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const Isolation = Schema.Struct({
+  accelerator: Schema.Literals(["kvm", "hvf", "tcg"]),
+  boundary: Schema.Literals(["hardware", "emulated"]),
+  seccomp: Schema.Boolean,
+  user: Schema.NullOr(Schema.String),
+  parentDeath: Schema.Boolean,
+  cgroup: Schema.NullOr(Schema.String)
+})
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type Isolation = typeof Isolation.Type
+
+/**
+ * The receipt of one execution.
+ *
+ * Units: `…Ms` milliseconds (fractions allowed), `…Bytes` bytes, `startedAt` ISO 8601 in UTC by the host's clock.
+ * `sequence` counts the executions of a session from 1. `timing.queueMs` is the wait behind earlier executions of the same
+ * language, `acquireMs` the time to get the VM and `handoverMs` the time to make it unique (both `null` after the first
+ * execution of a session), `executeMs` from the interpreter's start of the code to its end. `usage` comes from the guest's
+ * cgroup counters and covers the interpreter's whole process tree. `filesChanged`, `egress` and `ports` are `null` while
+ * they are not recorded.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const Receipt = Schema.Struct({
+  version: Schema.Literal(1),
+  id: Schema.String,
+  session: Schema.String,
+  sequence: Schema.Int,
+  startedAt: Schema.String,
+  language: Schema.NullOr(Schema.String),
+  argv: Schema.NullOr(Schema.Array(Schema.String)),
+  codeSha256: Schema.NullOr(Schema.String),
+  image: Schema.String,
+  template: Schema.NullOr(Schema.String),
+  startPath: StartPath,
+  isolation: Isolation,
+  limits: Schema.Struct({
+    timeMs: Schema.Finite,
+    memoryBytes: Schema.Finite,
+    outputBytes: Schema.Finite,
+    processes: Schema.Finite
+  }),
+  outcome: Schema.Literals([
+    "Success",
+    "PermissionDenied",
+    "UnsupportedCommand",
+    "LimitExceeded",
+    "TaskFailed",
+    "SandboxError",
+    "Cancelled"
+  ]),
+  stopReason: StopReason,
+  exitCode: Schema.NullOr(Schema.Int),
+  signal: Schema.NullOr(Schema.String),
+  state: State,
+  output: Schema.Struct({
+    stdoutBytes: Schema.Finite,
+    stderrBytes: Schema.Finite,
+    truncated: Schema.Boolean
+  }),
+  usage: Schema.Struct({
+    cpuMs: Schema.NullOr(Schema.Finite),
+    peakMemoryBytes: Schema.NullOr(Schema.Finite),
+    wallMs: Schema.NullOr(Schema.Finite)
+  }),
+  timing: Schema.Struct({
+    queueMs: Schema.NullOr(Schema.Finite),
+    acquireMs: Schema.NullOr(Schema.Finite),
+    handoverMs: Schema.NullOr(Schema.Finite),
+    executeMs: Schema.NullOr(Schema.Finite)
+  }),
+  egress: Schema.NullOr(Schema.Array(Schema.Unknown)),
+  ports: Schema.NullOr(Schema.Array(Schema.Unknown)),
+  filesChanged: Schema.NullOr(Schema.Array(Schema.Unknown))
+})
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type Receipt = typeof Receipt.Type

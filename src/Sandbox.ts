@@ -1,0 +1,155 @@
+/**
+ * Sandbox: the service that runs untrusted code in throw-away microVMs.
+ *
+ * `run` is one execution in a VM of its own; `session` is a VM to keep for several. Both start from a warm template by
+ * copy-on-write and leave nothing behind.
+ *
+ * @since 0.1.0
+ */
+import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import { randomBytes } from "node:crypto"
+import * as Execution from "./Execution.ts"
+import { Host } from "./Host.ts"
+import { Image } from "./Image.ts"
+import { decodeInput } from "./internal/decodeInput.ts"
+import { defaults, Limits } from "./Limits.ts"
+import type { SandboxError } from "./SandboxError.ts"
+import * as Session from "./Session.ts"
+import { Template } from "./Template.ts"
+
+/**
+ * How a session is set up.
+ *
+ * - `env`: environment variables of every execution.
+ * - `limits`: see `Limits`; `memoryMiB` also fixes the size of the VM.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const SessionOptions = Schema.Struct({
+  env: Schema.optionalKey(Execution.Environment),
+  limits: Schema.optionalKey(Limits)
+})
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type SessionOptions = typeof SessionOptions.Type
+
+const decodeOptions = decodeInput(SessionOptions, "session options")
+const decodeRequest = decodeInput(Execution.Request, "request")
+
+/**
+ * Runs untrusted code in throw-away microVMs.
+ *
+ * @since 0.1.0
+ * @category services
+ */
+export class Sandbox extends Context.Service<
+  Sandbox,
+  {
+    /**
+     * Executes code in a VM of its own. Fails with one of the four task errors, each with all output and the receipt, or
+     * with `SandboxError`. The VM is gone when the effect ends, however it ends.
+     */
+    readonly run: (request: Execution.Request) => Effect.Effect<Execution.Result, Execution.Failure>
+    /** The same as a stream: output as it is written, then the result. */
+    readonly stream: (request: Execution.Request) => Stream.Stream<Execution.Event, Execution.Failure>
+    /** A VM for several executions, which share state; it is gone when the scope has closed. */
+    readonly session: (options?: SessionOptions) => Effect.Effect<Session.Session, SandboxError, Scope.Scope>
+  }
+>()("exec-sandbox/Sandbox") {
+  /** Over any `Template` service. */
+  static readonly layerTemplate: Layer.Layer<Sandbox, never, Template> = Layer.effect(
+    this,
+    Effect.gen(function* () {
+      const templates = yield* Template
+
+      const session = Effect.fn("Sandbox.session")(function* (
+        options: SessionOptions = {}
+      ): Effect.fn.Return<Session.Session, SandboxError, Scope.Scope> {
+        const { env = {}, limits: given = {} } = yield* decodeOptions(options)
+        const limits = { ...defaults, ...given }
+        const started = yield* Clock.currentTimeMillis
+        const clone = yield* templates.clone(limits.memoryMiB)
+        const acquired = yield* Clock.currentTimeMillis
+        const hello = yield* clone.vm.handover({ hostname: `sbx-${randomBytes(4).toString("hex")}`, env, limits })
+        const ready = yield* Clock.currentTimeMillis
+        return yield* Session.make(
+          clone.vm,
+          {
+            image: clone.image,
+            template: clone.key,
+            startPath: clone.startPath,
+            acquireMs: acquired - started,
+            handoverMs: ready - acquired,
+            languages: hello.languages
+          },
+          limits
+        )
+      })
+
+      /** The session that one execution needs, once its request is known to be good. */
+      const sessionFor = Effect.fnUntraced(function* (request: Execution.Request) {
+        const { limits } = yield* decodeRequest(request)
+        return yield* session(limits === undefined ? {} : { limits })
+      })
+
+      return {
+        session,
+        run: (request) => Effect.scoped(Effect.flatMap(sessionFor(request), (it) => it.exec(request))),
+        stream: (request) => Stream.unwrap(Effect.map(sessionFor(request), (it) => it.stream(request)))
+      }
+    })
+  )
+
+  /** On this host: QEMU from the path, image and templates from the cache directory. */
+  static readonly layer: Layer.Layer<Sandbox, SandboxError> = this.layerTemplate.pipe(
+    Layer.provide(Template.layer),
+    Layer.provide(Image.layer),
+    Layer.provide(Host.layer)
+  )
+}
+
+/**
+ * Executes code in a VM of its own; see the service's `run`.
+ *
+ * @since 0.1.0
+ * @category executing
+ */
+export const run = (request: Execution.Request): Effect.Effect<Execution.Result, Execution.Failure, Sandbox> =>
+  Sandbox.use((sandbox) => sandbox.run(request))
+
+/**
+ * Executes code in a VM of its own and gives its output as it is written; see the service's `stream`.
+ *
+ * @since 0.1.0
+ * @category executing
+ */
+export const stream = (request: Execution.Request): Stream.Stream<Execution.Event, Execution.Failure, Sandbox> =>
+  Stream.unwrap(Effect.map(Sandbox, (sandbox) => sandbox.stream(request)))
+
+/**
+ * A VM for several executions; see the service's `session`.
+ *
+ * @since 0.1.0
+ * @category executing
+ */
+export const session = (
+  options?: SessionOptions
+): Effect.Effect<Session.Session, SandboxError, Sandbox | Scope.Scope> =>
+  Sandbox.use((sandbox) => sandbox.session(options))
+
+/**
+ * The sandbox of this host, with everything it needs.
+ *
+ * @since 0.1.0
+ * @category layers
+ */
+export const layer: Layer.Layer<Sandbox, SandboxError> = Sandbox.layer

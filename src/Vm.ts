@@ -1,0 +1,396 @@
+/**
+ * VM: one QEMU process with its monitor and its channel, as a scoped resource. A VM is either booted, to be sealed as a
+ * template, or restored from one; closing its scope kills QEMU and waits until it is dead.
+ *
+ * QEMU gets every file as an inherited descriptor. The disk of a clone is unlinked before QEMU starts, so a VM leaves
+ * nothing in the file system however it ends.
+ */
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Clock from "effect/Clock"
+import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import { randomBytes } from "node:crypto"
+import * as fs from "node:fs"
+import * as net from "node:net"
+import * as path from "node:path"
+import { pipeline } from "node:stream"
+import * as Channel from "./guest/Channel.ts"
+import { type GuestHello, type Hello, protocol } from "./guest/Protocol.ts"
+import type { Host, Qemu } from "./Host.ts"
+import { defaults, type Limits } from "./Limits.ts"
+import { commandLine, Fd, type Input } from "./qemu/CommandLine.ts"
+import * as Machine from "./qemu/Machine.ts"
+import type { Isolation } from "./Receipt.ts"
+import { BootFailed, fail, ProtocolError, type SandboxError } from "./SandboxError.ts"
+
+/** The VM is gone: its process ended, its guest fell silent or broke the channel's rules. */
+export class VmLost extends Schema.TaggedError<VmLost>()("VmLost", {
+  problem: Schema.String,
+  /** The guest broke the rules of the channel. */
+  violation: Schema.Boolean
+}) {
+  override get message(): string {
+    return this.problem
+  }
+}
+
+/** The image's files that a VM is made of; absolute paths. */
+export interface ImageFiles {
+  readonly arch: "amd64" | "arm64"
+  readonly kernel: string
+  readonly initrd: string
+  readonly root: string
+  readonly scratch: string
+}
+
+/** What a VM needs to know to start: which QEMU, how it is launched, which image and how much memory (MiB). */
+export interface Shape {
+  readonly qemu: Qemu
+  readonly launcher: Host["Service"]["launcher"]
+  readonly image: ImageFiles
+  readonly memoryMiB: number
+}
+
+/** A template's files; absolute paths. */
+export interface TemplateFiles {
+  readonly ram: string
+  readonly state: string
+  readonly disk: string
+  /** An empty overlay: each clone starts from a copy. */
+  readonly overlay: string
+}
+
+/** What makes a clone different from every other, beside its entropy. */
+export interface Identity {
+  readonly hostname: string
+  readonly env: Readonly<Record<string, string>>
+  readonly limits: Required<Limits>
+}
+
+/**
+ * A running machine.
+ */
+export interface Vm {
+  readonly pid: number
+  readonly isolation: Isolation
+  /** Opens a stream to the agent; see `guest/Channel`. */
+  readonly open: (message: object, inputs: ReadonlyArray<Channel.Input>) => Effect.Effect<VmStream, VmLost, Scope.Scope>
+  /** Gives the guest its clock, entropy, identity and settings, and fails unless it acknowledges every one. */
+  readonly handover: (identity: Identity, purpose?: Hello["purpose"]) => Effect.Effect<GuestHello, SandboxError>
+  /** Fails when the VM is lost; never succeeds. */
+  readonly failure: Effect.Effect<never, VmLost>
+  /** Ends the VM at once; done when the process's death is confirmed. */
+  readonly destroy: Effect.Effect<void>
+}
+
+export interface VmStream {
+  /** The next events, at least one, in order. `Cause.Done` after the last. */
+  readonly takeAll: Effect.Effect<ReadonlyArray<Channel.Event>, VmLost | Cause.Done>
+}
+
+/** A booted machine with warm interpreters, which can be sealed. */
+export interface Booted extends Vm {
+  /** Has the agent settle, stops the machine and writes its device state to `state`. The machine is of no use afterwards. */
+  readonly seal: (state: string, socketDirectory: string) => Effect.Effect<void, SandboxError>
+}
+
+const problemOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))
+
+/** A file to open for QEMU: a path with flags, or the source of a private overlay. */
+type Opening = readonly [path: string, flags: string] | { readonly overlayOf: string }
+
+/** A private copy of an empty overlay, open and already unlinked. */
+const privateOverlay = (source: string): number => {
+  const copy = path.join(path.dirname(source), `.clone-${process.pid}-${randomBytes(6).toString("hex")}`)
+  try {
+    fs.copyFileSync(source, copy, fs.constants.COPYFILE_FICLONE)
+    return fs.openSync(copy, "r+")
+  } finally {
+    fs.rmSync(copy, { force: true })
+  }
+}
+
+const closeAll = (opened: ReadonlyArray<number>): void => {
+  for (const fd of opened) fs.closeSync(fd)
+}
+
+/** Opens files, uses their descriptors and closes them: QEMU has inherited its own by then. */
+const withOpen = <A, E, R>(
+  openings: ReadonlyArray<Opening>,
+  use: (fds: ReadonlyArray<number>) => Effect.Effect<A, E, R>
+): Effect.Effect<A, E | SandboxError, R> =>
+  Effect.acquireUseRelease(
+    Effect.try({
+      try: () => {
+        const opened: Array<number> = []
+        try {
+          for (const it of openings) opened.push("overlayOf" in it ? privateOverlay(it.overlayOf) : fs.openSync(...it))
+          return opened
+        } catch (error) {
+          closeAll(opened)
+          throw error
+        }
+      },
+      catch: (error) => fail(new BootFailed({ stage: "launch", problem: problemOf(error), console: "" }))
+    }),
+    use,
+    (opened) => Effect.sync(() => closeAll(opened))
+  )
+
+const isolationOf = (shape: Shape): Isolation => ({
+  accelerator: shape.qemu.accelerator,
+  boundary: shape.qemu.accelerator === "tcg" ? "emulated" : "hardware",
+  seccomp: shape.qemu.seccomp,
+  user: shape.launcher.user,
+  parentDeath: shape.launcher.parentDeath,
+  cgroup: null
+})
+
+const bootFailed =
+  (stage: BootFailed["stage"], machine: Machine.Machine | undefined) =>
+  (error: Error): SandboxError =>
+    fail(new BootFailed({ stage, problem: error.message, console: machine?.console().trim() ?? "" }))
+
+const launch = Effect.fnUntraced(function* (shape: Shape, start: Input["start"], files: ReadonlyArray<number>) {
+  const { image, launcher, memoryMiB, qemu } = shape
+  const args = commandLine({
+    arch: image.arch,
+    accelerator: qemu.accelerator,
+    memoryMiB,
+    seccomp: qemu.seccomp,
+    readonlyRam: qemu.atLeast(8, 2),
+    start
+  })
+  const [command, ...rest] = [...launcher.argv, qemu.path, ...args]
+  return yield* Machine.launch({ argv: [command ?? qemu.path, ...rest], files }).pipe(
+    Effect.mapError(bootFailed("launch", undefined))
+  )
+})
+
+const toLost = (error: Channel.ChannelFailure | Machine.MachineFailure): VmLost =>
+  new VmLost({ problem: error.message, violation: error._tag === "ChannelViolation" })
+
+/** Ties machine and channel into one VM. */
+const join = Effect.fnUntraced(function* (
+  shape: Shape,
+  machine: Machine.Machine
+): Effect.fn.Return<Vm & { readonly greeting: Effect.Effect<GuestHello, VmLost> }, never, Scope.Scope> {
+  const channel = yield* Channel.make(machine.channel)
+  // The process's end says more than the connection's, which it causes: let it speak first where both happen.
+  const explain = (error: Channel.ChannelFailure): Effect.Effect<never, VmLost> =>
+    error._tag === "ChannelViolation"
+      ? Effect.fail(toLost(error))
+      : machine.failure.pipe(
+          Effect.timeoutOrElse({ duration: "200 millis", orElse: () => Effect.fail(error) }),
+          Effect.mapError(toLost)
+        )
+  const failure = Effect.raceFirst(channel.failure, machine.failure).pipe(
+    Effect.catch((error) => (error._tag === "MachineFailure" ? Effect.fail(toLost(error)) : explain(error)))
+  )
+  // A guest that breaks the rules or falls silent has no claim to run on.
+  yield* channel.failure.pipe(
+    Effect.catch(() => machine.kill),
+    Effect.forkScoped
+  )
+  return {
+    pid: machine.pid,
+    isolation: isolationOf(shape),
+    failure,
+    destroy: machine.kill,
+    greeting: channel.greeting.pipe(Effect.catch(explain)),
+    open: (message, inputs) =>
+      channel.open(message, inputs).pipe(
+        Effect.catch(explain),
+        Effect.map((stream): VmStream => ({
+          takeAll: Effect.catchTag(stream.takeAll, ["ChannelLost", "ChannelViolation"], explain)
+        }))
+      ),
+    handover: (identity, purpose = "session") => handover(machine, channel, identity, purpose)
+  }
+})
+
+/** How long a guest may take to answer HELLO; the answer needs no user code. */
+const handoverBound = "15 seconds"
+
+const handover = Effect.fnUntraced(function* (
+  machine: Machine.Machine,
+  channel: Channel.Channel,
+  identity: Identity,
+  purpose: Hello["purpose"]
+): Effect.fn.Return<GuestHello, SandboxError> {
+  const now = yield* Clock.currentTimeNanos
+  const failed = bootFailed("handover", machine)
+  const reply = yield* channel
+    .handshake({
+      protocol,
+      purpose,
+      clock: `${now}`,
+      entropy: randomBytes(64).toString("hex"),
+      hostname: identity.hostname,
+      machineId: randomBytes(16).toString("hex"),
+      env: identity.env,
+      limits: {
+        memoryBytes: identity.limits.memoryMiB * 1024 * 1024,
+        processes: identity.limits.processes
+      }
+    })
+    .pipe(
+      Effect.mapError((error) =>
+        error._tag === "ChannelViolation" ? fail(new ProtocolError({ problem: error.problem })) : failed(error)
+      ),
+      Effect.timeoutOrElse({
+        duration: handoverBound,
+        orElse: () => Effect.fail(failed(new Error("the guest did not answer HELLO")))
+      })
+    )
+  const refused = Object.entries(reply.acknowledged ?? { everything: false })
+    .filter(([, done]) => !done)
+    .map(([name]) => name)
+  if (refused.length > 0) {
+    yield* machine.kill
+    return yield* failed(new Error(`the guest did not take over ${refused.join(", ")}`))
+  }
+  return reply
+})
+
+/** RAM is a file of its own and stays out of the stream; the end of a migration comes as an event. */
+const capabilities = {
+  execute: "migrate-set-capabilities",
+  arguments: {
+    capabilities: ["events", "x-ignore-shared"].map((capability) => ({ capability, state: true }))
+  }
+}
+
+/** How long a boot may take until the interpreters are warm; emulation on busy cores is slow. */
+const bootBound = "180 seconds"
+/** How long loading a template's state may take. */
+const restoreBound = "30 seconds"
+/** How long the guest may take to settle before it is sealed, and QEMU to write the state. */
+const sealBound = "60 seconds"
+
+const bounded =
+  (duration: string, stage: BootFailed["stage"], machine: Machine.Machine) =>
+  <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E | SandboxError, R> =>
+    Effect.timeoutOrElse(effect, {
+      duration: duration as `${number} seconds`,
+      orElse: () => Effect.fail(bootFailed(stage, machine)(new Error(`not done after ${duration}`)))
+    })
+
+/**
+ * Boots a machine from the image onto new RAM and disk files, and waits until its interpreters are warm. `ram` must have
+ * its full size already; `disk` is an empty overlay.
+ */
+export const boot = Effect.fn("Vm.boot")(function* (
+  shape: Shape,
+  files: { readonly ram: string; readonly disk: string },
+  tscKhz: number | null
+): Effect.fn.Return<Booted, SandboxError, Scope.Scope> {
+  const { image } = shape
+  const machine = yield* withOpen(
+    [
+      [files.ram, "r+"],
+      [image.root, "r"],
+      [image.scratch, "r"],
+      [files.disk, "r+"],
+      [image.kernel, "r"],
+      [image.initrd, "r"]
+    ],
+    (fds) => launch(shape, { kind: "boot", tscKhz }, fds)
+  )
+  const vm = yield* join(shape, machine)
+  yield* machine
+    .commands({ execute: "qmp_capabilities" })
+    .pipe(Effect.mapError(bootFailed("monitor", machine)), bounded(restoreBound, "monitor", machine))
+  yield* vm.greeting.pipe(Effect.mapError(bootFailed("boot", machine)), bounded(bootBound, "boot", machine))
+  yield* vm.handover({ hostname: "template", env: {}, limits: defaults }, "build")
+  return { ...vm, seal: (state, socketDirectory) => seal(shape, vm, machine, state, socketDirectory) }
+})
+
+const seal = Effect.fn("Vm.seal")(function* (
+  shape: Shape,
+  vm: Vm,
+  machine: Machine.Machine,
+  state: string,
+  socketDirectory: string
+): Effect.fn.Return<void, SandboxError> {
+  const failed = bootFailed("seal", machine)
+  yield* Effect.gen(function* () {
+    const settled = yield* vm.open({ method: "seal" }, [])
+    const events = yield* Effect.catchIf(settled.takeAll, Cause.isDone, () => Effect.succeed([]))
+    if (events.at(-1)?._tag !== "End") return yield* Effect.fail(new Error("the agent did not settle"))
+    // QEMU 7.2 saves to a socket or a program, and programs are denied to it: so a socket of ours writes the file.
+    const socket = path.join(socketDirectory, `${randomBytes(6).toString("hex")}.sock`)
+    const written = yield* receiveFile(socket, state, shape.launcher.uid)
+    yield* machine.commands(
+      { execute: "stop" },
+      capabilities,
+      { execute: "migrate-set-parameters", arguments: { "max-bandwidth": 1024 ** 4 } },
+      { execute: "migrate", arguments: { uri: `unix:${socket}` } }
+    )
+    yield* machine.migrated
+    yield* written
+  }).pipe(Effect.scoped, Effect.mapError(failed), bounded(sealBound, "seal", machine))
+})
+
+/** Listens on a socket; the effect it gives ends when one connection's bytes are in the file and on the disk. */
+const receiveFile = Effect.fnUntraced(function* (
+  socket: string,
+  file: string,
+  uid: number | null
+): Effect.fn.Return<Effect.Effect<void, Error>, Error, Scope.Scope> {
+  const server = yield* Effect.acquireRelease(
+    Effect.sync(() => net.createServer()),
+    (it) => Effect.sync(() => it.close())
+  )
+  const received = Effect.callback<void, Error>((resume) => {
+    const onError = (error: Error): void => resume(Effect.fail(error))
+    server.once("error", onError)
+    server.once("connection", (connection) => {
+      const sink = fs.createWriteStream(file, { flush: true })
+      pipeline(connection, sink, (error) => resume(error ? Effect.fail(error) : Effect.void))
+    })
+  })
+  const fiber = yield* Effect.forkScoped(received, { startImmediately: true })
+  yield* Effect.callback<void, Error>((resume) => {
+    server.once("error", (error) => resume(Effect.fail(error)))
+    server.listen(socket, () => {
+      if (uid !== null) fs.chownSync(socket, uid, -1)
+      resume(Effect.void)
+    })
+  })
+  return Fiber.join(fiber)
+})
+
+/** Starts a clone from a template, up to the point where its guest runs; `handover` makes it somebody's. */
+export const restore = Effect.fn("Vm.restore")(function* (
+  shape: Shape,
+  template: TemplateFiles
+): Effect.fn.Return<Vm, SandboxError, Scope.Scope> {
+  const { image, qemu } = shape
+  const machine = yield* withOpen(
+    [
+      [template.ram, qemu.atLeast(8, 2) ? "r" : "r+"],
+      [image.root, "r"],
+      [image.scratch, "r"],
+      { overlayOf: template.overlay },
+      [template.disk, "r"],
+      [template.state, "r"]
+    ],
+    (fds) => launch(shape, { kind: "restore" }, fds)
+  )
+  const vm = yield* join(shape, machine)
+  yield* machine
+    .commands({ execute: "qmp_capabilities" }, capabilities, {
+      execute: "migrate-incoming",
+      arguments: { uri: `fd:${Fd.state}` }
+    })
+    .pipe(
+      Effect.andThen(machine.migrated),
+      Effect.andThen(machine.commands({ execute: "cont" })),
+      Effect.mapError(bootFailed("restore", machine)),
+      bounded(restoreBound, "restore", machine)
+    )
+  return vm
+})

@@ -1,0 +1,18 @@
+/** What this host's processes say about leaks. */
+import * as fs from "node:fs"
+
+const read = (file: string): string => {
+  try {
+    return fs.readFileSync(file, "utf8")
+  } catch {
+    return ""
+  }
+}
+
+/** The process ids of QEMUs that are alive and were started by `parent`, this process unless told. */
+export const qemus = (parent: number = process.pid): ReadonlyArray<number> =>
+  fs.readdirSync("/proc").flatMap((name) => {
+    if (!/^\d+$/.test(name)) return []
+    const stat = /\((.*)\) (\S) (\d+)/.exec(read(`/proc/${name}/stat`))
+    return stat?.[1]?.startsWith("qemu-system") && stat[2] !== "Z" && Number(stat[3]) === parent ? [Number(name)] : []
+  })
