@@ -1,0 +1,213 @@
+/**
+ * What this host can do: which QEMU there is, what it can run on, and how it is kept apart from us.
+ *
+ * Everything is found out by trying: an accelerator counts as working when this QEMU, launched the way a VM is launched,
+ * came up on it. Results are kept in the cache directory per binary and host state, so that the question costs some
+ * hundred milliseconds once and well under ten afterwards. What is missing is reported with its reason, never silently.
+ *
+ * @since 0.1.0
+ */
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import * as Semaphore from "effect/Semaphore"
+import { delimiter } from "node:path"
+import { cacheDirectory, ensureCacheDirectory } from "./internal/CacheDirectory.ts"
+import { inspectHost, packageVersion } from "./internal/Doctor.ts"
+import { variable } from "./internal/Environment.ts"
+import { probeLauncher } from "./internal/LauncherProbe.ts"
+import { findQemu, probeQemu, qemuKey } from "./internal/QemuProbe.ts"
+import { ensureRunDirectory, runDirectory } from "./internal/RunDirectory.ts"
+import { tscKhz } from "./internal/TimeStampCounter.ts"
+import type { SandboxError } from "./SandboxError.ts"
+
+/**
+ * A CPU architecture, by Debian's names.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export type Architecture = "amd64" | "arm64"
+
+/**
+ * A QEMU binary that was launched successfully on this host.
+ *
+ * `path`: absolute, symbolic links resolved. `version`: for example `7.2.22`. `identity`: SHA-256 in hex over path, size,
+ * modification time and version; another binary has another one. `accelerator`: the best one on which it came up for the
+ * guest's architecture; `missedAccelerators`: the better ones this platform knows, and why each is not in use. `seccomp`:
+ * it came up under `-sandbox` with everything denied that QEMU can deny; `false` means it runs without a syscall filter.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Qemu {
+  readonly path: string
+  readonly version: string
+  /** Whether the version is `major.minor` or newer. */
+  readonly atLeast: (major: number, minor: number) => boolean
+  readonly identity: string
+  readonly accelerator: "kvm" | "hvf" | "tcg"
+  readonly missedAccelerators: ReadonlyArray<{ readonly name: string; readonly reason: string }>
+  readonly seccomp: boolean
+}
+
+/**
+ * What to put before the QEMU binary.
+ *
+ * `argv`: a command and its options, ending so that the program follows; empty where there is nothing to put. `user`,
+ * `uid`, `gid`: whom QEMU then runs as, `null` when it runs as the caller. `parentDeath`: the kernel kills QEMU when the
+ * thread that started it ends, `kill -9` of this process included.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Launcher {
+  readonly argv: ReadonlyArray<string>
+  readonly user: string | null
+  readonly uid: number | null
+  readonly gid: number | null
+  readonly parentDeath: boolean
+}
+
+/**
+ * One row of a report. `ok`: as it should be. `warning`: works, but slower or with less isolation than it could.
+ * `failed`: VMs cannot run until it is mended. `fix`: what to do, a command where there is one; `null` when there is
+ * nothing to do.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const Check = Schema.Struct({
+  name: Schema.String,
+  status: Schema.Literals(["ok", "warning", "failed"]),
+  detail: Schema.String,
+  fix: Schema.NullOr(Schema.String)
+})
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type Check = typeof Check.Type
+
+/**
+ * What `doctor` found. `ok`: no check failed. `version`: of exec-sandbox. `platform`: Node's name of the operating system.
+ * `arch`: of this host.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const Report = Schema.Struct({
+  ok: Schema.Boolean,
+  version: Schema.String,
+  platform: Schema.String,
+  arch: Schema.Literals(["amd64", "arm64"]),
+  checks: Schema.Array(Check)
+})
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type Report = typeof Report.Type
+
+/**
+ * The report with further checks at its end; `ok` is decided anew.
+ *
+ * @since 0.1.0
+ * @category combinators
+ */
+export const addChecks = (report: Report, checks: ReadonlyArray<Check>): Report => ({
+  ...report,
+  ok: report.ok && checks.every((check) => check.status !== "failed"),
+  checks: [...report.checks, ...checks]
+})
+
+/**
+ * What this host can do. Building the layer never fails, so `doctor` answers on a broken host too; what is missing shows
+ * when it is first needed.
+ *
+ * The layer reads, once: `EXEC_SANDBOX_QEMU` (path of a QEMU binary, used for the architecture its name tells, for the
+ * host's when it tells none), `EXEC_SANDBOX_CACHE_DIR`, `EXEC_SANDBOX_RUN_DIR`, `XDG_CACHE_HOME`, `XDG_RUNTIME_DIR`,
+ * `HOME`, `TMPDIR` and `PATH`.
+ *
+ * @since 0.1.0
+ * @category services
+ */
+export class Host extends Context.Service<
+  Host,
+  {
+    /** This host's architecture, and the default one of guests. */
+    readonly arch: Architecture
+    /** Absolute. Holds images, templates and what was learnt about this host. Exists once `qemu` succeeded. */
+    readonly cacheDirectory: string
+    /**
+     * Absolute. The base for the directories of single VMs: `/run/exec-sandbox` (0711) for root,
+     * `$XDG_RUNTIME_DIR/exec-sandbox` or `exec-sandbox-<uid>` in the temporary directory (0700) for others. Exists, and is
+     * ours alone to write to, once `qemu` succeeded.
+     */
+    readonly runDirectory: string
+    /** What to put before the QEMU binary. */
+    readonly launcher: Launcher
+    /**
+     * The QEMU for guests of this architecture, tried out at most once per binary and host state. Also creates the cache
+     * and run directories. Fails with `HostUnsupported` when QEMU is missing, older than 7.2 or does not start, and when
+     * one of the directories cannot be used.
+     */
+    readonly qemu: (arch: Architecture) => Effect.Effect<Qemu, SandboxError>
+    /**
+     * The frequency of this host's time stamp counter in kHz, for the guest's `tsc_early_khz` under TCG; `null` where the
+     * kernel does not tell (arm64, macOS).
+     */
+    readonly tscKhz: Effect.Effect<number | null>
+    /** Tries QEMU out anew, whatever the cache says, and reports everything above. Never fails. */
+    readonly doctor: Effect.Effect<Report>
+  }
+>()("exec-sandbox/Host") {
+  static readonly layer: Layer.Layer<Host> = Layer.effect(
+    this,
+    Effect.gen(function* () {
+      const arch: Architecture = process.arch === "arm64" ? "arm64" : "amd64"
+      const uid = process.geteuid?.() ?? 0
+      const search = ((yield* variable("PATH")) ?? "/usr/local/bin:/usr/bin:/bin").split(delimiter)
+      const override = yield* variable("EXEC_SANDBOX_QEMU")
+      const cache = yield* cacheDirectory
+      const run = yield* runDirectory(uid)
+      const launcher = yield* probeLauncher({ cache, search, uid })
+      const known = new Map<string, Qemu>()
+      const lock = Semaphore.makeUnsafe(1)
+
+      const qemu = (guest: Architecture, fresh: boolean) =>
+        Effect.gen(function* () {
+          const found = yield* findQemu({ guest, arch, override, search })
+          yield* ensureCacheDirectory(cache)
+          yield* ensureRunDirectory(run, uid)
+          const key = qemuKey(found, guest, launcher)
+          const before = known.get(key)
+          if (before !== undefined && !fresh) return before
+          return yield* lock.withPermits(1)(
+            Effect.gen(function* () {
+              const meanwhile = known.get(key)
+              if (meanwhile !== undefined && !fresh) return meanwhile
+              const probed = yield* probeQemu({ found, guest, launcher, search, cache, key, fresh })
+              known.set(key, probed)
+              return probed
+            })
+          )
+        })
+
+      return Host.of({
+        arch,
+        cacheDirectory: cache,
+        runDirectory: run,
+        launcher,
+        qemu: Effect.fn("Host.qemu")((guest) => qemu(guest, false)),
+        tscKhz,
+        doctor: Effect.gen(function* () {
+          const base = { ok: true, version: yield* packageVersion, platform: process.platform, arch, checks: [] }
+          const checks = yield* inspectHost({ arch, cache, run, uid, launcher, search, qemu: qemu(arch, true) })
+          return addChecks(base, checks)
+        }).pipe(Effect.withSpan("Host.doctor"))
+      })
+    })
+  )
+}

@@ -1,0 +1,10 @@
+/** Environment variables, read through `Config` so that a test or an embedding program can give its own. */
+import * as Config from "effect/Config"
+import * as Effect from "effect/Effect"
+
+/** The variable's value; `undefined` when it is unset or empty. */
+export const variable = (name: string): Effect.Effect<string | undefined> =>
+  Config.String(name).pipe(
+    Effect.map((value) => (value === "" ? undefined : value)),
+    Effect.orElseSucceed(() => undefined)
+  )

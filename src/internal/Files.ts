@@ -1,0 +1,45 @@
+/** Small questions about files, asked in several places. */
+import { createHash } from "node:crypto"
+import { accessSync, type BigIntStats, constants, statSync } from "node:fs"
+import { isAbsolute, join } from "node:path"
+
+/** The errno's name of a failed system call (`ENOTDIR`), else the error as text. */
+export const errorCode = (error: unknown): string =>
+  error instanceof Error && "code" in error && typeof error.code === "string" ? error.code : String(error)
+
+/** The file's status, symbolic links followed; `null` when there is none or it cannot be reached. */
+export const statOrNull = (path: string): BigIntStats | null => {
+  try {
+    return statSync(path, { bigint: true, throwIfNoEntry: false }) ?? null
+  } catch {
+    return null
+  }
+}
+
+/** Whether `path` is a regular file that we may execute. */
+export const isExecutable = (path: string): boolean => {
+  if (statOrNull(path)?.isFile() !== true) return false
+  try {
+    accessSync(path, constants.X_OK)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/**
+ * The first executable called `name` in `directories`, `null` when there is none. Relative and empty entries of a PATH are
+ * skipped: the current directory may hold anything.
+ */
+export const findExecutable = (name: string, directories: ReadonlyArray<string>): string | null => {
+  for (const directory of directories) {
+    if (!isAbsolute(directory)) continue
+    const path = join(directory, name)
+    if (isExecutable(path)) return path
+  }
+  return null
+}
+
+/** SHA-256, in hex, over the JSON of `parts`. */
+export const fingerprint = (parts: ReadonlyArray<unknown>): string =>
+  createHash("sha256").update(JSON.stringify(parts)).digest("hex")

@@ -1,0 +1,73 @@
+/** Copy-paste lines that install what is missing, in this system's own words. */
+import { readFileSync } from "node:fs"
+import type { Architecture } from "../Host.ts"
+
+/** The families of systems whose package names we know. */
+type Family = "debian" | "fedora" | "arch" | "alpine" | "suse" | "macos" | "other"
+
+/** From /etc/os-release: its ID, else the first known one of those it says it is like. */
+export const familyOf = (osRelease: string): Family => {
+  const value = (key: string) => new RegExp(`^${key}="?([^"\n]*)"?$`, "m").exec(osRelease)?.[1] ?? ""
+  for (const id of [value("ID"), ...value("ID_LIKE").split(" ")]) {
+    if (id === "debian" || id === "ubuntu") return "debian"
+    if (id === "fedora" || id === "rhel" || id === "centos") return "fedora"
+    if (id === "arch" || id === "alpine") return id
+    if (id.startsWith("opensuse") || id === "suse") return "suse"
+  }
+  return "other"
+}
+
+const family = (): Family => {
+  if (process.platform === "darwin") return "macos"
+  try {
+    return familyOf(readFileSync("/etc/os-release", "utf8"))
+  } catch {
+    return "other"
+  }
+}
+
+const installers = {
+  debian: "apt-get install -y",
+  fedora: "dnf install -y",
+  arch: "pacman -S --needed",
+  alpine: "apk add",
+  suse: "zypper install -y"
+}
+
+const install = (manager: keyof typeof installers, packages: ReadonlyArray<string>): string =>
+  `${process.geteuid?.() === 0 ? "" : "sudo "}${installers[manager]} ${packages.join(" ")}`
+
+const qemuPackages: Record<keyof typeof installers, Record<Architecture, string>> = {
+  debian: { amd64: "qemu-system-x86", arm64: "qemu-system-arm" },
+  fedora: { amd64: "qemu-system-x86-core", arm64: "qemu-system-aarch64-core" },
+  arch: { amd64: "qemu-system-x86", arm64: "qemu-system-aarch64" },
+  alpine: { amd64: "qemu-system-x86_64", arm64: "qemu-system-aarch64" },
+  suse: { amd64: "qemu-x86", arm64: "qemu-arm" }
+}
+
+/** Installs QEMU for guests of this architecture. */
+export const installQemu = (guest: Architecture): string => {
+  const system = family()
+  if (system === "macos") return "brew install qemu"
+  if (system === "other") return `install the package with qemu-system-${guest === "arm64" ? "aarch64" : "x86_64"}`
+  return install(system, [qemuPackages[system][guest]])
+}
+
+/** The programs that build an image, and Debian's packages that hold them. */
+export const imageTools = {
+  mmdebstrap: "mmdebstrap",
+  "mkfs.erofs": "erofs-utils",
+  "qemu-img": "qemu-utils",
+  "mkfs.ext4": "e2fsprogs",
+  go: "golang-go",
+  cc: "gcc"
+}
+
+/** Installs those of the image tools that are missing. */
+export const installImageTools = (missing: ReadonlyArray<keyof typeof imageTools>): string =>
+  family() === "debian"
+    ? install(
+        "debian",
+        missing.map((tool) => imageTools[tool])
+      )
+    : "pull a prebuilt image, or build it on Debian or Ubuntu"
