@@ -24,7 +24,7 @@ const json = (value) => Buffer.from(JSON.stringify(value))
 const round = () =>
   new Promise((resolve, reject) => {
     const started = performance.now()
-    const copy = `${plan.template}/.floor-${process.pid}`
+    const copy = `${plan.template}/.clone-${process.pid}-floor`
     fs.copyFileSync(`${plan.template}/overlay.qcow2`, copy)
     const overlay = fs.openSync(copy, "r+")
     fs.unlinkSync(copy)

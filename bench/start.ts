@@ -5,6 +5,7 @@ import * as path from "node:path"
 import { fileURLToPath } from "node:url"
 import { promisify } from "node:util"
 import type { Language } from "../src/Execution.ts"
+import { portName } from "../src/guest/Protocol.ts"
 import { Host } from "../src/Host.ts"
 import { Image } from "../src/Image.ts"
 import { commandLine } from "../src/qemu/CommandLine.ts"
@@ -30,6 +31,7 @@ const floor = Effect.fn("floor")(function* (language: Language, code: string, ti
     accelerator: qemu.accelerator,
     memoryMiB: entry.memoryMiB,
     seccomp: qemu.seccomp,
+    portName,
     readonlyRam: qemu.atLeast(8, 2),
     start: { kind: "restore" }
   })

@@ -165,6 +165,24 @@ const full = new Set(["ENOSPC", "EDQUOT"])
 
 const limit = (entry: Evidence["limits"][number]): Outcome => ({ _tag: "LimitExceeded", ...entry })
 
+/** The outcome of a program that could not be started. */
+const fromCommand = ({ kind, name, path }: Evidence["commands"][number]): Outcome => {
+  switch (kind) {
+    case "not-found":
+      return { _tag: "UnsupportedCommand", kind: "command", name }
+    case "not-executable":
+      return { _tag: "UnsupportedCommand", kind: "executable", name: path ?? name }
+    case "permission":
+      return {
+        _tag: "PermissionDenied",
+        operation: "execute",
+        target: path ?? name,
+        rule: "EACCES",
+        grant: "make the file executable"
+      }
+  }
+}
+
 /**
  * Turns evidence into the one outcome it stands for. First what was enforced from outside (time, memory), then success,
  * then what the deciding exception or command shows.
@@ -180,23 +198,19 @@ export const classify = (evidence: Evidence): Outcome => {
   const { commands, exception, exitCode, signal } = evidence
   if (exception === null && signal === null && exitCode === 0) return { _tag: "Success" }
 
+  const [command] = commands
   if (exception !== null) {
     const { errno, path } = exception
     if (exception.module !== null) return { _tag: "UnsupportedCommand", kind: "module", name: exception.module }
-    if (exception.code === "spawn" && path !== null) {
-      if (errno === "ENOENT") return { _tag: "UnsupportedCommand", kind: "command", name: path }
-      if (errno === "ENOEXEC") return { _tag: "UnsupportedCommand", kind: "executable", name: path }
-    }
+    if (command !== undefined) return fromCommand(command)
     if (errno !== null && refused.has(errno)) {
-      const execute = exception.code === "spawn"
       return {
         _tag: "PermissionDenied",
-        operation: execute ? "execute" : "file",
+        operation: "file",
         target: path,
         rule: errno,
-        grant: execute
-          ? "make the file executable"
-          : errno === "EROFS"
+        grant:
+          errno === "EROFS"
             ? "use a path on a writable file system"
             : "use a path that user may access, or change its mode or owner"
       }
@@ -224,23 +238,10 @@ export const classify = (evidence: Evidence): Outcome => {
       grant: "none: the guest's kernel does not offer this system call"
     }
   }
-  const command = commands[0]
-  if (exception === null && command !== undefined) {
-    if (exitCode === 127 && command.kind === "not-found") {
-      return { _tag: "UnsupportedCommand", kind: "command", name: command.name }
-    }
-    if ((exitCode === 126 || exitCode === 127) && command.kind === "not-executable") {
-      return { _tag: "UnsupportedCommand", kind: "executable", name: command.path ?? command.name }
-    }
-    if (exitCode === 126 && command.kind === "permission") {
-      return {
-        _tag: "PermissionDenied",
-        operation: "execute",
-        target: command.path ?? command.name,
-        rule: "EACCES",
-        grant: "make the file executable"
-      }
-    }
+  // The status must be the one that a shell gives for this, or the command did not decide it.
+  const status = { "not-found": [127], "not-executable": [126, 127], permission: [126] } as const
+  if (exception === null && command !== undefined && status[command.kind].some((it) => it === exitCode)) {
+    return fromCommand(command)
   }
   if (exception !== null) {
     const { message, traceback, type } = exception

@@ -213,7 +213,7 @@ export const make = Effect.fnUntraced(function* (
 
     let last: Evidence | Reset | undefined
     while (last === undefined) {
-      const events = yield* Effect.catchIf(stream.takeAll, Cause.isDone, () => Effect.succeed(undefined)).pipe(
+      const events = yield* Effect.catchIf(stream.takeAll, Cause.isDone, () => Effect.void).pipe(
         Effect.catch((error) => lost(error, true))
       )
       if (events === undefined) break

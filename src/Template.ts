@@ -10,49 +10,24 @@
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import * as Option from "effect/Option"
-import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import { execFile } from "node:child_process"
-import { createHash, randomBytes } from "node:crypto"
+import { createHash } from "node:crypto"
 import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
+import { promisify } from "node:util"
+import { portName } from "./guest/Protocol.ts"
 import { Host } from "./Host.ts"
 import { Image } from "./Image.ts"
-import { hashFile } from "./internal/hashFile.ts"
 import { withLock } from "./internal/Lock.ts"
 import { report } from "./internal/Progress.ts"
+import * as TemplateStore from "./internal/TemplateStore.ts"
 import { commandLine } from "./qemu/CommandLine.ts"
 import type { StartPath } from "./Receipt.ts"
-import { fail, type SandboxError, TemplateUnusable } from "./SandboxError.ts"
+import { type BootFailed, fail, type SandboxError, TemplateUnusable } from "./SandboxError.ts"
 import * as Vm from "./Vm.ts"
-
-const FileEntry = Schema.Struct({
-  size: Schema.Finite,
-  mtimeNs: Schema.String,
-  ctimeNs: Schema.String,
-  sha256: Schema.String
-})
-
-const fileNames = ["ram", "state", "disk.qcow2", "overlay.qcow2"] as const
-
-/** The layout of a template's directory and of the machine sealed in it; part of every key. */
-const format = 1
-
-const Manifest = Schema.Struct({
-  format: Schema.Literal(format),
-  key: Schema.String,
-  image: Schema.String,
-  qemu: Schema.String,
-  accelerator: Schema.String,
-  memoryMiB: Schema.Int,
-  createdAt: Schema.String,
-  bytes: Schema.Finite,
-  files: Schema.Record(Schema.Literals(fileNames), FileEntry)
-})
-const ManifestJson = Schema.fromJsonString(Manifest)
 
 /**
  * A template on this host. `bytes` is what it takes on disk, `memoryMiB` the memory of its VMs, `usedAt` when a clone was
@@ -61,16 +36,7 @@ const ManifestJson = Schema.fromJsonString(Manifest)
  * @since 0.1.0
  * @category models
  */
-export interface Entry {
-  readonly key: string
-  readonly image: string
-  readonly qemu: string
-  readonly accelerator: string
-  readonly memoryMiB: number
-  readonly createdAt: string
-  readonly usedAt: string
-  readonly bytes: number
-}
+export type Entry = TemplateStore.Stored
 
 /** A clone that runs and waits to be handed over. */
 export interface Clone {
@@ -109,61 +75,15 @@ const cpuIdentity = (accelerator: string): string => {
   }
 }
 
-const readManifest = (directory: string): Option.Option<typeof Manifest.Type> => {
-  try {
-    return Schema.decodeUnknownOption(ManifestJson)(fs.readFileSync(path.join(directory, "manifest.json"), "utf8"))
-  } catch {
-    return Option.none()
-  }
+const unusable = (key: string, problem: string, cause?: unknown): SandboxError =>
+  fail(new TemplateUnusable({ key, problem, ...(cause === undefined ? {} : { cause }) }))
+
+/** Makes an empty overlay of the image's scratch disk; what lies below it is said when a machine starts. */
+const makeOverlay = (qemu: string, file: string): Effect.Effect<unknown, TemplateStore.StoreFailed> => {
+  const beside = path.join(path.dirname(qemu), "qemu-img")
+  const args = ["create", "-q", "-f", "qcow2", "-u", "-b", "base", "-F", "qcow2", file, "8G"]
+  return TemplateStore.attempt(() => promisify(execFile)(fs.existsSync(beside) ? beside : "qemu-img", args))
 }
-
-/** Why a template cannot be used, or nothing when its files are as they were sealed. */
-const damage = (directory: string, manifest: typeof Manifest.Type): string | undefined => {
-  for (const name of fileNames) {
-    const entry = manifest.files[name]
-    const stat = fs.statSync(path.join(directory, name), { bigint: true, throwIfNoEntry: false })
-    if (stat === undefined) return `${name} is missing`
-    if (Number(stat.size) !== entry.size) return `${name} has ${stat.size} bytes, sealed with ${entry.size}`
-    if (`${stat.mtimeNs}` !== entry.mtimeNs || `${stat.ctimeNs}` !== entry.ctimeNs) return `${name} was changed`
-  }
-  return undefined
-}
-
-const filesIn = (directory: string): Vm.TemplateFiles => ({
-  ram: path.join(directory, "ram"),
-  state: path.join(directory, "state"),
-  disk: path.join(directory, "disk.qcow2"),
-  overlay: path.join(directory, "overlay.qcow2")
-})
-
-const markUsed = (directory: string): void => {
-  try {
-    const now = new Date()
-    fs.utimesSync(path.join(directory, "used"), now, now)
-  } catch {
-    // It only orders the templates by use.
-  }
-}
-
-const remove = (directory: string): Effect.Effect<void> =>
-  Effect.ignore(Effect.tryPromise(() => fs.promises.rm(directory, { recursive: true, force: true })))
-
-const isAlive = (pid: number): boolean => {
-  try {
-    process.kill(pid, 0)
-    return true
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === "EPERM"
-  }
-}
-
-const qemuImg = (qemu: string, args: ReadonlyArray<string>): Effect.Effect<void, Error> =>
-  Effect.callback((resume, signal) => {
-    const beside = path.join(path.dirname(qemu), "qemu-img")
-    execFile(fs.existsSync(beside) ? beside : "qemu-img", args, { signal }, (error, _, stderr) =>
-      resume(error === null ? Effect.void : Effect.fail(new Error(stderr.trim() || error.message)))
-    )
-  })
 
 /**
  * Makes, keeps and removes templates, and starts clones from them.
@@ -196,10 +116,11 @@ export class Template extends Context.Service<
       const host = yield* Host
       const images = yield* Image
       const storeLimit = yield* StoreLimit
-      const store = path.join(host.cacheDirectory, "templates")
+      const store = TemplateStore.make(path.join(host.cacheDirectory, "templates"))
       const building = new Map<string, Semaphore.Semaphore>()
 
-      const shapeFor = Effect.fnUntraced(function* (memoryLimitMiB: number) {
+      /** The machine that this memory limit needs on this host now, and the key of its template. */
+      const targetFor = Effect.fnUntraced(function* (memoryLimitMiB: number) {
         const qemu = yield* host.qemu(host.arch)
         const image = yield* images.ensure(host.arch)
         const shape: Vm.Shape = {
@@ -213,109 +134,42 @@ export class Template extends Context.Service<
           accelerator: qemu.accelerator,
           memoryMiB: shape.memoryMiB,
           seccomp: qemu.seccomp,
+          portName,
           readonlyRam: qemu.atLeast(8, 2),
           start: { kind: "restore" }
         })
         const key = createHash("sha256")
-          .update(JSON.stringify([format, image.id, qemu.identity, cpuIdentity(qemu.accelerator), machine]))
+          .update(
+            JSON.stringify([TemplateStore.format, image.id, qemu.identity, cpuIdentity(qemu.accelerator), machine])
+          )
           .digest("hex")
           .slice(0, 32)
-        return { shape, key, image: image.id, directory: path.join(store, key) }
+        return { shape, key, image: image.id }
       })
-      type Target = Effect.Success<ReturnType<typeof shapeFor>>
+      type Target = Effect.Success<ReturnType<typeof targetFor>>
 
-      /** The reason why a template cannot be used, or nothing. */
-      const unusable = ({ directory }: Target): string | undefined => {
-        const manifest = readManifest(directory)
-        if (Option.isNone(manifest)) return fs.existsSync(directory) ? "its manifest is damaged" : "no template yet"
-        return damage(directory, manifest.value)
-      }
-
-      const entries = Effect.sync(() => {
-        const found: Array<Entry> = []
-        for (const name of fs.existsSync(store) ? fs.readdirSync(store) : []) {
-          const directory = path.join(store, name)
-          const manifest = name.startsWith(".") ? Option.none() : readManifest(directory)
-          if (Option.isNone(manifest)) continue
-          const { files: _, format: __, ...rest } = manifest.value
-          const used = fs.statSync(path.join(directory, "used"), { throwIfNoEntry: false })
-          found.push({ ...rest, usedAt: used?.mtime.toISOString() ?? rest.createdAt })
-        }
-        return found.sort((a, b) => (a.usedAt < b.usedAt ? 1 : -1))
-      })
-
-      /** Removes a template in two steps, so that nobody finds half of one. */
-      const discard = Effect.fnUntraced(function* (directory: string) {
-        const aside = path.join(store, `.removed-${process.pid}-${randomBytes(6).toString("hex")}`)
-        yield* Effect.ignore(Effect.try(() => fs.renameSync(directory, aside)))
-        yield* remove(aside)
-      })
-
-      const prune = Effect.fn("Template.prune")(function* (keepBytes: number) {
-        const removed: Array<Entry> = []
-        let bytes = 0
-        for (const entry of yield* entries) {
-          bytes += entry.bytes
-          if (bytes <= keepBytes) continue
-          yield* discard(path.join(store, entry.key))
-          removed.push(entry)
-        }
-        return removed
-      })
-
-      /** What killed processes left behind. */
-      const sweep = Effect.sync(() => {
-        for (const name of fs.readdirSync(store)) {
-          const owner = /^\.(?:building|removed)-(?:[0-9a-f]+-)?(\d+)-/.exec(name)?.[1]
-          if (owner === undefined || isAlive(Number(owner))) continue
-          fs.rmSync(path.join(store, name), { recursive: true, force: true })
-        }
-      })
-
-      const build = Effect.fn("Template.build")(function* (
-        target: Target
-      ): Effect.fn.Return<void, SandboxError, Scope.Scope> {
-        const { directory, image, key, shape } = target
+      const build = Effect.fn("Template.build")(function* ({
+        image,
+        key,
+        shape
+      }: Target): Effect.fn.Return<void, SandboxError, Scope.Scope> {
         const { launcher, qemu } = shape
-        const failed = (problem: string, cause?: unknown): SandboxError =>
-          fail(new TemplateUnusable({ key, problem, ...(cause === undefined ? {} : { cause }) }))
-        const step = <A>(what: string, run: () => Promise<A> | A): Effect.Effect<A, SandboxError> =>
-          Effect.tryPromise({
-            try: async () => await run(),
-            catch: (error) => failed(`${what}: ${error instanceof Error ? error.message : String(error)}`, error)
-          })
+        const failed =
+          (what: string) =>
+          (error: TemplateStore.StoreFailed): SandboxError =>
+            unusable(key, `${what}: ${error.problem}`, error.cause)
+        const step = (what: string, run: () => void): Effect.Effect<void, SandboxError> =>
+          Effect.mapError(TemplateStore.attempt(run), failed(what))
 
-        yield* step("cannot use the cache directory", () => fs.mkdirSync(store, { recursive: true, mode: 0o700 }))
-        yield* sweep
-        const work = yield* Effect.acquireRelease(
-          step("cannot use the cache directory", () => {
-            const made = path.join(store, `.building-${process.pid}-${randomBytes(6).toString("hex")}`)
-            fs.mkdirSync(made, { mode: 0o700 })
-            return made
-          }),
-          remove
-        )
-        const files = filesIn(work)
-        yield* step("cannot make its files", () => {
+        const work = yield* store.workDirectory.pipe(Effect.mapError(failed("cannot use the cache directory")))
+        const files = TemplateStore.filesIn(work)
+        yield* step("cannot make its memory", () => {
           fs.writeFileSync(files.ram, "", { mode: 0o600 })
           fs.truncateSync(files.ram, shape.memoryMiB * 1024 * 1024)
           if (launcher.uid !== null) fs.chownSync(files.ram, launcher.uid, launcher.gid ?? -1)
         })
-        yield* qemuImg(qemu.path, [
-          "create",
-          "-q",
-          "-f",
-          "qcow2",
-          "-u",
-          "-b",
-          "base",
-          "-F",
-          "qcow2",
-          files.overlay,
-          "8G"
-        ]).pipe(Effect.mapError((error) => failed(`cannot make its disk: ${error.message}`, error)))
+        yield* makeOverlay(qemu.path, files.overlay).pipe(Effect.mapError(failed("cannot make its disk")))
         yield* step("cannot make its disk", () => fs.copyFileSync(files.overlay, files.disk))
-
         yield* report({
           stage: "template",
           message: `booting a machine with ${shape.memoryMiB} MiB and warming its interpreters`
@@ -327,154 +181,90 @@ export class Template extends Context.Service<
         }).pipe(
           Effect.scoped,
           Effect.catchReason("SandboxError", "BootFailed", (reason) => {
-            const free = freeBytes(store)
-            const full = free !== undefined && free < 64 * 1024 * 1024 ? `; the disk is full (${free} bytes free)` : ""
-            return Effect.fail(failed(`it could not be made: ${reason.message}${full}`, reason))
+            // A full disk shows as a QEMU that died writing its memory, so say what it looks like.
+            const free = store.free() ?? Number.POSITIVE_INFINITY
+            const full = free < 64 * 1024 * 1024 ? `; its disk is full (${free} bytes free)` : ""
+            return Effect.fail(unusable(key, `it could not be made: ${reason.message}${full}`, reason))
           })
         )
-        yield* step("cannot keep its files", async () => {
+        if (qemu.atLeast(8, 2)) {
           // A QEMU that can map it read-only has no need to own the memory any more.
-          if (qemu.atLeast(8, 2)) {
+          yield* step("cannot protect its memory", () => {
             if (launcher.uid !== null) fs.chownSync(files.ram, process.getuid?.() ?? 0, process.getgid?.() ?? 0)
             fs.chmodSync(files.ram, 0o444)
-          }
-          const described: Record<string, typeof FileEntry.Type> = {}
-          let bytes = 0
-          for (const name of fileNames) {
-            const file = path.join(work, name)
-            const handle = await fs.promises.open(file, "r")
-            await handle.sync()
-            await handle.close()
-            const stat = fs.statSync(file, { bigint: true })
-            bytes += Number(stat.blocks) * 512
-            described[name] = {
-              size: Number(stat.size),
-              mtimeNs: `${stat.mtimeNs}`,
-              ctimeNs: `${stat.ctimeNs}`,
-              sha256: (await hashFile(file)).sha256
-            }
-          }
-          const manifest = {
-            format,
-            key,
-            image,
-            qemu: qemu.version,
-            accelerator: qemu.accelerator,
-            memoryMiB: shape.memoryMiB,
-            createdAt: new Date().toISOString(),
-            bytes,
-            files: described
-          }
-          fs.writeFileSync(path.join(work, "used"), "")
-          fs.writeFileSync(path.join(work, "manifest.json"), JSON.stringify(manifest, null, 2), { flush: true })
-        })
-        yield* discard(directory)
-        yield* step("cannot keep its files", () => fs.renameSync(work, directory))
-        yield* prune(storeLimit)
+          })
+        }
+        const createdAt = new Date().toISOString()
+        const { accelerator, version } = qemu
+        yield* store
+          .keep(work, { key, image, qemu: version, accelerator, memoryMiB: shape.memoryMiB, createdAt })
+          .pipe(Effect.mapError(failed("cannot keep its files")))
+        yield* store.prune(storeLimit)
       }, Effect.scoped)
 
       /** Makes sure the template exists; the reason why it had to be made, or nothing when it was there. */
       const ensure = Effect.fnUntraced(function* (target: Target) {
-        if (unusable(target) === undefined) return undefined
-        let semaphore = building.get(target.key)
-        if (semaphore === undefined) {
-          semaphore = yield* Semaphore.make(1)
-          building.set(target.key, semaphore)
-        }
-        return yield* Effect.gen(function* () {
-          return yield* withLock(
-            path.join(store, `.lock-${target.key}`),
-            Effect.gen(function* () {
-              // Whoever had the lock before may have made it.
-              const reason = unusable(target)
-              if (reason !== undefined) yield* build(target)
-              return reason
-            }),
-            { waiting: report({ stage: "template", message: "another process is making it" }) }
-          ).pipe(
-            Effect.catchTag("LockFailed", (error) =>
-              Effect.fail(fail(new TemplateUnusable({ key: target.key, problem: error.message, cause: error })))
-            )
-          )
-        }).pipe(semaphore.withPermits(1))
+        const { key } = target
+        if (store.unusable(key) === undefined) return undefined
+        const semaphore = building.get(key) ?? Semaphore.makeUnsafe(1)
+        building.set(key, semaphore)
+        return yield* withLock(
+          store.lockOf(key),
+          Effect.gen(function* () {
+            // Whoever had the lock before may have made it.
+            const reason = store.unusable(key)
+            if (reason !== undefined) yield* build(target)
+            return reason
+          }),
+          { waiting: report({ stage: "template", message: "another process is making it" }) }
+        ).pipe(
+          Effect.catchTag("LockFailed", (error) => Effect.fail(unusable(key, error.message, error))),
+          semaphore.withPermits(1)
+        )
       })
 
       const clone = Effect.fn("Template.clone")(function* (
         memoryLimitMiB: number
       ): Effect.fn.Return<Clone, SandboxError, Scope.Scope> {
-        const target = yield* shapeFor(memoryLimitMiB)
-        const restore = Vm.restore(target.shape, filesIn(target.directory))
-        const pool = { kind: "pool", reason: "there is no pool" } as const
-        let made = yield* ensure(target)
+        const target = yield* targetFor(memoryLimitMiB)
+        const { image, key, shape } = target
+        const restore = Effect.suspend(() => Vm.restore(shape, TemplateStore.filesIn(store.directoryOf(key))))
+        let missed = yield* ensure(target)
         const vm = yield* restore.pipe(
-          Effect.catchReason("SandboxError", "BootFailed", (reason) =>
-            Effect.gen(function* () {
-              // It looked right and does not load: make it again, once.
-              made = reason.problem
-              yield* discard(target.directory)
-              yield* ensure(target)
-              return yield* restore
-            }).pipe(
-              Effect.catchReason("SandboxError", "BootFailed", (again) =>
-                Effect.fail(
-                  fail(
-                    new TemplateUnusable({
-                      key: target.key,
-                      problem: `it does not load: ${again.message}`,
-                      cause: again
-                    })
-                  )
-                )
+          Effect.catchReason("SandboxError", "BootFailed", (reason, error) => {
+            // Removed a moment ago by somebody else, or it looked right and does not load: make it again, once.
+            if (reason.stage !== "restore" && store.unusable(key) === undefined) return Effect.fail(error)
+            missed = reason.problem
+            return store.discard(key).pipe(
+              Effect.andThen(ensure(target)),
+              Effect.andThen(restore),
+              Effect.catchReason("SandboxError", "BootFailed", (again: BootFailed) =>
+                Effect.fail(unusable(key, `it does not load: ${again.message}`, again))
               )
             )
-          )
+          })
         )
-        markUsed(target.directory)
-        return {
-          vm,
-          key: target.key,
-          image: target.image,
-          startPath:
-            made === undefined
-              ? { kind: "restore", missed: [pool] }
-              : { kind: "boot", missed: [pool, { kind: "restore", reason: made }] }
-        }
+        store.markUsed(key)
+        const pool = { kind: "pool", reason: "there is no pool" } as const
+        const startPath: StartPath =
+          missed === undefined
+            ? { kind: "restore", missed: [pool] }
+            : { kind: "boot", missed: [pool, { kind: "restore", reason: missed }] }
+        return { vm, key, image, startPath }
       })
 
       return {
         clone,
         warm: Effect.fn("Template.warm")(function* (memoryLimitMiB) {
-          const target = yield* shapeFor(memoryLimitMiB)
+          const target = yield* targetFor(memoryLimitMiB)
           yield* ensure(target)
-          const entry = (yield* entries).find((it) => it.key === target.key)
-          if (entry === undefined)
-            return yield* fail(new TemplateUnusable({ key: target.key, problem: "it was removed" }))
-          return entry
+          const entry = store.list().find((it) => it.key === target.key)
+          return entry ?? (yield* unusable(target.key, "it was removed"))
         }),
-        list: entries,
-        prune,
-        verify: Effect.fn("Template.verify")(function* (key) {
-          const directory = path.join(store, key)
-          const manifest = readManifest(directory)
-          if (Option.isNone(manifest)) return "there is no such template"
-          const changed = damage(directory, manifest.value)
-          if (changed !== undefined) return changed
-          for (const name of fileNames) {
-            const { sha256 } = yield* Effect.promise(() => hashFile(path.join(directory, name)))
-            if (sha256 !== manifest.value.files[name].sha256) return `${name} is not what was sealed`
-          }
-          return undefined
-        })
+        list: Effect.sync(store.list),
+        prune: store.prune,
+        verify: store.verify
       }
     })
   )
-}
-
-const freeBytes = (directory: string): number | undefined => {
-  try {
-    const stat = fs.statfsSync(directory)
-    return stat.bavail * stat.bsize
-  } catch {
-    return undefined
-  }
 }

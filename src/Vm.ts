@@ -17,7 +17,7 @@ import * as net from "node:net"
 import * as path from "node:path"
 import { pipeline } from "node:stream"
 import * as Channel from "./guest/Channel.ts"
-import { type GuestHello, type Hello, protocol } from "./guest/Protocol.ts"
+import { type GuestHello, type Hello, portName, protocol } from "./guest/Protocol.ts"
 import type { Host, Qemu } from "./Host.ts"
 import { defaults, type Limits } from "./Limits.ts"
 import { commandLine, Fd, type Input } from "./qemu/CommandLine.ts"
@@ -160,6 +160,7 @@ const launch = Effect.fnUntraced(function* (shape: Shape, start: Input["start"],
     accelerator: qemu.accelerator,
     memoryMiB,
     seccomp: qemu.seccomp,
+    portName,
     readonlyRam: qemu.atLeast(8, 2),
     start
   })
@@ -207,7 +208,8 @@ const join = Effect.fnUntraced(function* (
           takeAll: Effect.catchTag(stream.takeAll, ["ChannelLost", "ChannelViolation"], explain)
         }))
       ),
-    handover: (identity, purpose = "session") => handover(machine, channel, identity, purpose)
+    handover: (identity, purpose = "session") =>
+      handover(machine, channel, identity, purpose).pipe(Effect.onError(() => machine.kill))
   }
 })
 
@@ -249,7 +251,6 @@ const handover = Effect.fnUntraced(function* (
     .filter(([, done]) => !done)
     .map(([name]) => name)
   if (refused.length > 0) {
-    yield* machine.kill
     return yield* failed(new Error(`the guest did not take over ${refused.join(", ")}`))
   }
   return reply
@@ -300,11 +301,13 @@ export const boot = Effect.fn("Vm.boot")(function* (
     (fds) => launch(shape, { kind: "boot", tscKhz }, fds)
   )
   const vm = yield* join(shape, machine)
-  yield* machine
-    .commands({ execute: "qmp_capabilities" })
-    .pipe(Effect.mapError(bootFailed("monitor", machine)), bounded(restoreBound, "monitor", machine))
-  yield* vm.greeting.pipe(Effect.mapError(bootFailed("boot", machine)), bounded(bootBound, "boot", machine))
-  yield* vm.handover({ hostname: "template", env: {}, limits: defaults }, "build")
+  yield* machine.commands({ execute: "qmp_capabilities" }).pipe(
+    Effect.mapError(bootFailed("monitor", machine)),
+    bounded(restoreBound, "monitor", machine),
+    Effect.andThen(vm.greeting.pipe(Effect.mapError(bootFailed("boot", machine)), bounded(bootBound, "boot", machine))),
+    Effect.andThen(vm.handover({ hostname: "template", env: {}, limits: defaults }, "build")),
+    Effect.onError(() => machine.kill)
+  )
   return { ...vm, seal: (state, socketDirectory) => seal(shape, vm, machine, state, socketDirectory) }
 })
 
@@ -319,10 +322,11 @@ const seal = Effect.fn("Vm.seal")(function* (
   yield* Effect.gen(function* () {
     const settled = yield* vm.open({ method: "seal" }, [])
     const events = yield* Effect.catchIf(settled.takeAll, Cause.isDone, () => Effect.succeed([]))
-    if (events.at(-1)?._tag !== "End") return yield* Effect.fail(new Error("the agent did not settle"))
+    if (events.at(-1)?._tag !== "End")
+      return yield* new VmLost({ problem: "the agent did not settle", violation: false })
     // QEMU 7.2 saves to a socket or a program, and programs are denied to it: so a socket of ours writes the file.
     const socket = path.join(socketDirectory, `${randomBytes(6).toString("hex")}.sock`)
-    const written = yield* receiveFile(socket, state, shape.launcher.uid)
+    const received = yield* receiveFile(socket, state, shape.launcher.uid)
     yield* machine.commands(
       { execute: "stop" },
       capabilities,
@@ -330,37 +334,37 @@ const seal = Effect.fn("Vm.seal")(function* (
       { execute: "migrate", arguments: { uri: `unix:${socket}` } }
     )
     yield* machine.migrated
-    yield* written
+    yield* received.written
   }).pipe(Effect.scoped, Effect.mapError(failed), bounded(sealBound, "seal", machine))
 })
 
-/** Listens on a socket; the effect it gives ends when one connection's bytes are in the file and on the disk. */
+/** Listens on a socket; `written` ends when one connection's bytes are in the file and on the disk. */
 const receiveFile = Effect.fnUntraced(function* (
   socket: string,
   file: string,
   uid: number | null
-): Effect.fn.Return<Effect.Effect<void, Error>, Error, Scope.Scope> {
+): Effect.fn.Return<{ readonly written: Effect.Effect<void, VmLost> }, VmLost, Scope.Scope> {
   const server = yield* Effect.acquireRelease(
     Effect.sync(() => net.createServer()),
     (it) => Effect.sync(() => it.close())
   )
-  const received = Effect.callback<void, Error>((resume) => {
-    const onError = (error: Error): void => resume(Effect.fail(error))
-    server.once("error", onError)
+  const lost = (error: Error): Effect.Effect<never, VmLost> =>
+    Effect.fail(new VmLost({ problem: `its state cannot be kept: ${error.message}`, violation: false }))
+  const received = Effect.callback<void, VmLost>((resume) => {
     server.once("connection", (connection) => {
       const sink = fs.createWriteStream(file, { flush: true })
-      pipeline(connection, sink, (error) => resume(error ? Effect.fail(error) : Effect.void))
+      pipeline(connection, sink, (error) => resume(error ? lost(error) : Effect.void))
     })
   })
   const fiber = yield* Effect.forkScoped(received, { startImmediately: true })
-  yield* Effect.callback<void, Error>((resume) => {
-    server.once("error", (error) => resume(Effect.fail(error)))
+  yield* Effect.callback<void, VmLost>((resume) => {
+    server.once("error", (error) => resume(lost(error)))
     server.listen(socket, () => {
       if (uid !== null) fs.chownSync(socket, uid, -1)
       resume(Effect.void)
     })
   })
-  return Fiber.join(fiber)
+  return { written: Fiber.join(fiber) }
 })
 
 /** Starts a clone from a template, up to the point where its guest runs; `handover` makes it somebody's. */
@@ -390,7 +394,9 @@ export const restore = Effect.fn("Vm.restore")(function* (
       Effect.andThen(machine.migrated),
       Effect.andThen(machine.commands({ execute: "cont" })),
       Effect.mapError(bootFailed("restore", machine)),
-      bounded(restoreBound, "restore", machine)
+      bounded(restoreBound, "restore", machine),
+      // It is of no use to anybody, however long the scope stays open.
+      Effect.onError(() => machine.kill)
     )
   return vm
 })

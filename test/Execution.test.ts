@@ -91,14 +91,14 @@ const cases: ReadonlyArray<readonly [string, Evidence, Partial<Outcome> & { read
         ] as const
     ),
     [
-      "a spawn that may not",
-      raised({ errno: "EACCES", path: "/tmp/x", code: "spawn" }),
-      { _tag: "PermissionDenied", operation: "execute", target: "/tmp/x" },
+      "a program that an exception says may not be executed",
+      raised({ errno: "EACCES", path: "/tmp/foo" }, { commands: command("permission", 1).commands }),
+      { _tag: "PermissionDenied", operation: "execute", target: "/tmp/foo" },
       "permission"
     ],
     [
-      "a spawn of what does not exist",
-      raised({ errno: "ENOENT", path: "foo", code: "spawn" }),
+      "a program that an exception says does not exist",
+      raised({ errno: "ENOENT", path: "foo" }, { commands: command("not-found", 1).commands }),
       { _tag: "UnsupportedCommand", kind: "command", name: "foo" },
       "unsupported"
     ],

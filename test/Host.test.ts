@@ -309,22 +309,28 @@ describe("the record on disk", () => {
 })
 
 describe("directories", () => {
-  it.live("a cache directory that cannot be made is a typed error", () =>
-    Effect.gen(function* () {
-      const home = yield* directory
-      const file = path.join(home, "file")
-      fs.writeFileSync(file, "")
-      const cache = path.join(file, "cache")
-      const env = {
-        ...environmentOf(home),
-        EXEC_SANDBOX_CACHE_DIR: cache,
-        EXEC_SANDBOX_QEMU: fakeQemu(home, "QEMU emulator version 9.1.2").path
-      }
-      const reason = yield* unsupported(askQemu(env))
-      assert.strictEqual(reason.requirement, "cache directory")
-      assert.strictEqual(reason.found, `${cache} (ENOTDIR)`)
-    })
-  )
+  const hopeless: ReadonlyArray<readonly [string, (home: string) => string, string]> = [
+    ["below a file", (home) => path.join(home, "file", "cache"), "ENOTDIR"],
+    // Node's own recursive mkdir never returns from there.
+    ["below /proc", () => "/proc/no/such/place", "ENOENT"]
+  ]
+  for (const [where, place, code] of hopeless) {
+    it.live(`a cache directory that cannot be made is a typed error: ${where}`, () =>
+      Effect.gen(function* () {
+        const home = yield* directory
+        fs.writeFileSync(path.join(home, "file"), "")
+        const cache = place(home)
+        const env = {
+          ...environmentOf(home),
+          EXEC_SANDBOX_CACHE_DIR: cache,
+          EXEC_SANDBOX_QEMU: fakeQemu(home, "QEMU emulator version 9.1.2").path
+        }
+        const reason = yield* unsupported(askQemu(env))
+        assert.strictEqual(reason.requirement, "cache directory")
+        assert.strictEqual(reason.found, `${cache} (${code})`)
+      })
+    )
+  }
 
   it.live("a run directory that somebody planted is refused", () =>
     Effect.gen(function* () {

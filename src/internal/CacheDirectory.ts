@@ -1,11 +1,11 @@
 /** Where images, templates and what was learnt about this host are kept between runs. */
 import * as Effect from "effect/Effect"
-import { accessSync, constants, mkdirSync } from "node:fs"
+import { accessSync, constants } from "node:fs"
 import { homedir } from "node:os"
 import { isAbsolute, join, resolve } from "node:path"
 import { fail, HostUnsupported, type SandboxError } from "../SandboxError.ts"
 import { variable } from "./Environment.ts"
-import { errorCode } from "./Files.ts"
+import { errorCode, makeDirectory } from "./Files.ts"
 
 /**
  * `EXEC_SANDBOX_CACHE_DIR`, else `$XDG_CACHE_HOME/exec-sandbox`, else `~/.cache/exec-sandbox` (macOS:
@@ -30,7 +30,7 @@ export const cacheDirectory: Effect.Effect<string> = Effect.gen(function* () {
 export const ensureCacheDirectory = (directory: string): Effect.Effect<void, SandboxError> =>
   Effect.try({
     try: () => {
-      mkdirSync(directory, { recursive: true, mode: 0o700 })
+      makeDirectory(directory, 0o700)
       accessSync(directory, constants.R_OK | constants.W_OK | constants.X_OK)
     },
     catch: (error) => cacheDirectoryUnusable(directory, error)

@@ -1,7 +1,7 @@
 /** Small questions about files, asked in several places. */
 import { createHash } from "node:crypto"
-import { accessSync, type BigIntStats, constants, statSync } from "node:fs"
-import { isAbsolute, join } from "node:path"
+import { accessSync, type BigIntStats, constants, mkdirSync, statSync } from "node:fs"
+import { dirname, isAbsolute, join } from "node:path"
 
 /** The errno's name of a failed system call (`ENOTDIR`), else the error as text. */
 export const errorCode = (error: unknown): string =>
@@ -13,6 +13,29 @@ export const statOrNull = (path: string): BigIntStats | null => {
     return statSync(path, { bigint: true, throwIfNoEntry: false }) ?? null
   } catch {
     return null
+  }
+}
+
+/**
+ * Makes a directory with its parents, unless it exists. Throws what the system answers. Node's own recursive `mkdir` never
+ * returns where a file system goes on answering ENOENT, as /proc does.
+ */
+export const makeDirectory = (path: string, mode: number): void => {
+  if (statOrNull(path)?.isDirectory() === true) return
+  const make = (): void => {
+    try {
+      mkdirSync(path, { mode })
+    } catch (error) {
+      // Somebody else may have made it meanwhile.
+      if (errorCode(error) !== "EEXIST" || statOrNull(path)?.isDirectory() !== true) throw error
+    }
+  }
+  try {
+    make()
+  } catch (error) {
+    if (errorCode(error) !== "ENOENT" || dirname(path) === path) throw error
+    makeDirectory(dirname(path), mode)
+    make()
   }
 }
 

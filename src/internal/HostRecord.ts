@@ -7,18 +7,9 @@
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import { randomUUID } from "node:crypto"
-import {
-  closeSync,
-  constants,
-  fstatSync,
-  mkdirSync,
-  openSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  writeFileSync
-} from "node:fs"
+import { closeSync, constants, fstatSync, openSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
+import { makeDirectory } from "./Files.ts"
 import type { SandboxError } from "../SandboxError.ts"
 import { cacheDirectoryUnusable } from "./CacheDirectory.ts"
 
@@ -57,7 +48,7 @@ const readOwnFile = (path: string): string | null => {
 export const writeRecord = (directory: string, key: string, record: unknown): Effect.Effect<void, SandboxError> =>
   Effect.try({
     try: () => {
-      mkdirSync(join(directory, "host"), { recursive: true, mode: 0o700 })
+      makeDirectory(join(directory, "host"), 0o700)
       const path = join(directory, "host", `${key}.json`)
       const temporary = `${path}.${randomUUID()}.tmp`
       try {

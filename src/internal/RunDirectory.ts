@@ -5,7 +5,7 @@ import { tmpdir } from "node:os"
 import { dirname, join, resolve } from "node:path"
 import { fail, HostUnsupported, type SandboxError } from "../SandboxError.ts"
 import { variable } from "./Environment.ts"
-import { errorCode, statOrNull } from "./Files.ts"
+import { errorCode, makeDirectory, statOrNull } from "./Files.ts"
 
 const isWritableDirectory = (path: string, owner: number): boolean => {
   const stat = statOrNull(path)
@@ -53,7 +53,7 @@ export const ensureRunDirectory = (directory: string, uid: number): Effect.Effec
     try: (): string | null => {
       const before = lstatSync(directory, { throwIfNoEntry: false })
       if (before === undefined) {
-        mkdirSync(dirname(directory), { recursive: true, mode: 0o700 })
+        makeDirectory(dirname(directory), 0o700)
         try {
           mkdirSync(directory, { mode: 0o700 })
           // The umask may have taken bits away.

@@ -29,6 +29,8 @@ export interface Input {
   readonly accelerator: Accelerator
   readonly memoryMiB: number
   readonly seccomp: boolean
+  /** The name of the channel's virtio-serial port. */
+  readonly portName: string
   /** From QEMU 8.2 a private mapping does not need the right to write to the file. */
   readonly readonlyRam: boolean
   readonly start:
@@ -48,7 +50,7 @@ export const kernelCommandLine = (input: Input): string => {
     "panic=-1",
     "console=hvc0",
     "mitigations=off",
-    ...(input.arch === "amd64" ? ["reboot=t", "no_timer_check"] : []),
+    ...(input.arch === "amd64" ? ["reboot=t", "no_timer_check", "tsc=reliable"] : []),
     // Without it the TSC's calibration fails now and then under emulation, and the boot hangs.
     ...(input.arch === "amd64" && input.accelerator === "tcg" && tscKhz !== null ? [`tsc_early_khz=${tscKhz}`] : [])
   ].join(" ")
@@ -143,7 +145,7 @@ export const commandLine = (input: Input): ReadonlyArray<string> => [
   "-chardev",
   `socket,id=channel,fd=${Fd.channel}`,
   "-device",
-  "virtserialport,chardev=channel,name=exec-sandbox.channel",
+  `virtserialport,chardev=channel,name=${input.portName}`,
   "-chardev",
   `socket,id=console,fd=${Fd.console}`,
   "-device",

@@ -19,7 +19,7 @@ import {
   makeDecoder,
   Sub
 } from "../../src/guest/Frame.ts"
-import type { Hello } from "../../src/guest/Protocol.ts"
+import type { GuestHello, Hello } from "../../src/guest/Protocol.ts"
 
 const hello: Hello = {
   protocol: 1,
@@ -31,7 +31,7 @@ const hello: Hello = {
   env: {},
   limits: { memoryBytes: 1, processes: 1 }
 }
-const guestHello = { protocol: 1, ready: true, languages: ["python"], kernel: "6", agent: "1" }
+const guestHello: GuestHello = { protocol: 1, ready: true, languages: ["python"], kernel: "6", agent: "1" }
 
 /** The guest's end, played by the test: what arrived, and raw bytes to send. */
 interface Guest {

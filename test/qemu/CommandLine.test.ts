@@ -6,6 +6,7 @@ const boot: Input = {
   accelerator: "tcg",
   memoryMiB: 640,
   seccomp: true,
+  portName: "port",
   readonlyRam: false,
   start: { kind: "boot", tscKhz: 2_600_000 }
 }

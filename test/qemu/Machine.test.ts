@@ -64,10 +64,7 @@ describe("Machine", () => {
   it.live("says what the program said when it ends at once", () =>
     Effect.gen(function* () {
       const machine = yield* Machine.launch({ argv: ["sh", "-c", "echo no such machine >&2; exit 3"], files: [] })
-      assert.strictEqual(
-        (yield* Effect.flip(machine.failure)).problem,
-        "QEMU ended (exit code 3): no such machine"
-      )
+      assert.strictEqual((yield* Effect.flip(machine.failure)).problem, "QEMU ended (exit code 3): no such machine")
     }).pipe(Effect.scoped)
   )
 

@@ -1,0 +1,104 @@
+package boot
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const deviceWait = 10 * time.Second
+
+// Run does everything from the initramfs to the final root file system, in
+// which the calling process goes on.
+func Run() error {
+	unix.Umask(0o022)
+	if err := mountAll(kernelMounts); err != nil {
+		return err
+	}
+	if err := standardDescriptors(); err != nil {
+		return err
+	}
+	// What we say is little and must not be lost to rate limiting.
+	_ = os.WriteFile("/proc/sys/kernel/printk_devkmsg", []byte("on"), 0)
+	Log("agent started")
+	if err := loadModules("/modules"); err != nil {
+		return err
+	}
+	if err := mountRoot(); err != nil {
+		return err
+	}
+	if err := switchRoot("/newroot"); err != nil {
+		return err
+	}
+	Log("root switched")
+	if err := mountAll(systemMounts); err != nil {
+		return err
+	}
+	if err := prepareRoot(); err != nil {
+		return err
+	}
+	if err := loopbackUp(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// prepareRoot makes the small things that an image built without a running
+// system lacks.
+func prepareRoot() error {
+	links := map[string]string{
+		"/dev/fd":     "/proc/self/fd",
+		"/dev/stdin":  "/proc/self/fd/0",
+		"/dev/stdout": "/proc/self/fd/1",
+		"/dev/stderr": "/proc/self/fd/2",
+	}
+	for name, target := range links {
+		if err := os.Symlink(target, name); err != nil && !os.IsExist(err) {
+			return fmt.Errorf("linking %s: %w", name, err)
+		}
+	}
+	// A private instance of devpts has its own multiplexer.
+	_ = os.Remove("/dev/ptmx")
+	if err := os.Symlink("pts/ptmx", "/dev/ptmx"); err != nil {
+		return fmt.Errorf("linking /dev/ptmx: %w", err)
+	}
+	if err := os.Chmod("/tmp", 0o777|os.ModeSticky); err != nil {
+		return fmt.Errorf("opening /tmp to all: %w", err)
+	}
+	// The machine's id changes with every clone. On tmpfs that costs no disk
+	// write in the handover.
+	if err := os.WriteFile(MachineID, nil, 0o444); err != nil {
+		return fmt.Errorf("making the machine id: %w", err)
+	}
+	if _, err := os.Stat("/etc/machine-id"); err != nil {
+		if err := os.WriteFile("/etc/machine-id", nil, 0o444); err != nil {
+			return fmt.Errorf("making /etc/machine-id: %w", err)
+		}
+	}
+	if err := unix.Mount(MachineID, "/etc/machine-id", "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mounting /etc/machine-id: %w", err)
+	}
+	return nil
+}
+
+// MachineID is the file behind /etc/machine-id.
+const MachineID = "/run/machine-id"
+
+func loopbackUp() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("bringing lo up: %w", err)
+	}
+	defer unix.Close(fd)
+	request, err := unix.NewIfreq("lo")
+	if err != nil {
+		return fmt.Errorf("bringing lo up: %w", err)
+	}
+	request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request); err != nil {
+		return fmt.Errorf("bringing lo up: %w", err)
+	}
+	return nil
+}

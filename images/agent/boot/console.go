@@ -1,0 +1,64 @@
+// Package boot takes the machine from the kernel's first process to a locked
+// down root file system, and turns it off again.
+package boot
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Log writes a milestone to the kernel's log, which reaches the console of a
+// machine started without "quiet".
+func Log(format string, args ...any) { kernelLog(6, fmt.Sprintf(format, args...)) }
+
+// Fatal says on the console why the machine cannot go on, and ends it.
+func Fatal(err error) {
+	line := "exec-sandbox: fatal: " + strings.ReplaceAll(err.Error(), "\n", " ")
+	kernelLog(1, line)
+	PowerOff()
+}
+
+func kernelLog(level int, line string) {
+	if !strings.HasPrefix(line, "exec-sandbox: ") {
+		line = "exec-sandbox: " + line
+	}
+	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
+	if err != nil { // /dev is not mounted yet, or this is not a machine of ours
+		fmt.Fprintln(os.Stderr, line)
+		return
+	}
+	defer kmsg.Close()
+	fmt.Fprintf(kmsg, "<%d>%s\n", level, line)
+}
+
+// Debug reports whether the kernel command line asks for interpreters' own
+// error output on the console.
+func Debug() bool {
+	line, err := os.ReadFile("/proc/cmdline")
+	if err != nil {
+		return false
+	}
+	for _, word := range strings.Fields(string(line)) {
+		if word == "exec-sandbox.debug" {
+			return true
+		}
+	}
+	return false
+}
+
+// standardDescriptors fills 0, 1 and 2, which the kernel leaves closed when the
+// initramfs has no console, so that no other file ends up there.
+func standardDescriptors() error {
+	for {
+		fd, err := unix.Open("/dev/null", unix.O_RDWR, 0)
+		if err != nil {
+			return fmt.Errorf("opening /dev/null: %w", err)
+		}
+		if fd > 2 {
+			return unix.Close(fd)
+		}
+	}
+}

@@ -1,0 +1,95 @@
+// The agent of an exec-sandbox machine: its first process, and the guest's end
+// of the channel.
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"exec-sandbox/agent/boot"
+	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/run"
+	"exec-sandbox/agent/session"
+)
+
+// version is set by the linker.
+var version = "0.1.0"
+
+const (
+	portName = "exec-sandbox.channel"
+	// patience is how long a machine without a host lives.
+	patience = 10 * time.Second
+)
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == run.ChildCommand {
+		fmt.Fprintln(os.Stderr, "exec-sandbox:", run.Child(os.Args[2:]))
+		os.Exit(127)
+	}
+	if os.Getpid() != 1 {
+		fmt.Fprintln(os.Stderr, "exec-sandbox agent", version, "runs as the first process of a virtual machine")
+		os.Exit(2)
+	}
+	// One processor for Go code: handing a frame on must not wake a thread.
+	runtime.GOMAXPROCS(1)
+	boot.Fatal(serve())
+}
+
+// serve returns only with an error.
+func serve() error {
+	if err := boot.Run(); err != nil {
+		return err
+	}
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, syscall.SIGCHLD)
+	reaper := run.NewReaper()
+	go reaper.Run(children) // lives as long as the machine
+
+	user := run.User{UID: 1000, GID: 1000, Name: "user", Home: "/home/user"}
+	sandbox, err := run.NewSandbox("/sys/fs/cgroup", user)
+	if err != nil {
+		return err
+	}
+	if err := boot.LockDown(); err != nil {
+		return err
+	}
+	if err := boot.Prioritise(); err != nil {
+		return err
+	}
+	runner, err := run.New(run.Config{
+		Directory:    "/run/exec-sandbox",
+		Spill:        "/var/lib/exec-sandbox",
+		User:         user,
+		Interpreters: run.Installed(run.Interpreters),
+		Reaper:       reaper,
+		Group:        sandbox.Group,
+		Log:          boot.Log,
+		Debug:        boot.Debug(),
+	})
+	if err != nil {
+		return err
+	}
+	host := session.New(runner, version)
+	device, err := channel.FindPort(portName, patience)
+	if err != nil {
+		return err
+	}
+	port, err := channel.NewPort(device, patience, boot.PowerOff)
+	if err != nil {
+		return err
+	}
+	conn := channel.New(port, host, func(line string) { boot.Log("%s", line) })
+	runner.Attach(conn)
+	if err := runner.Start(); err != nil {
+		return err
+	}
+	boot.Log("interpreters are warm")
+	if err := conn.Announce(host.Announcement()); err != nil {
+		return err
+	}
+	return conn.Serve()
+}

@@ -1,0 +1,64 @@
+package run
+
+import (
+	"sync"
+
+	"exec-sandbox/agent/channel"
+)
+
+// background carries what is written after an execution's end to the host, on
+// one stream for each epoch. It never waits: what the host has no credit for
+// is counted and dropped.
+type background struct {
+	conn *channel.Conn
+
+	mu      sync.Mutex
+	epoch   uint64
+	stream  *channel.Stream
+	origin  uint32
+	dropped int64
+}
+
+// sink is where the output of one ended execution goes.
+func (b *background) sink(epoch uint64, execution uint32, sub byte) func([]byte) {
+	return func(payload []byte) { b.write(epoch, execution, sub, payload) }
+}
+
+func (b *background) write(epoch uint64, execution uint32, sub byte, payload []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	current := b.conn.Epoch()
+	if epoch != current {
+		return // its execution means nothing to the host of today
+	}
+	if b.stream == nil || b.epoch != current {
+		b.stream = b.conn.Open(map[string]string{"method": "output"}, silent{})
+		b.epoch, b.origin, b.dropped = current, 0, 0
+		if b.stream == nil {
+			return
+		}
+	}
+	if b.stream.Dead() {
+		return
+	}
+	if b.dropped > 0 && b.stream.Room() > 0 {
+		b.stream.Note(map[string]int64{"dropped": b.dropped})
+		b.dropped = 0
+	}
+	if b.origin != execution && b.stream.Room() > 0 {
+		b.stream.Note(map[string]uint32{"execution": execution})
+		b.origin = execution
+	}
+	if b.origin != execution {
+		b.dropped += int64(len(payload))
+		return
+	}
+	b.dropped += int64(len(payload) - b.stream.TrySend(sub, payload))
+}
+
+// silent receives nothing: the host only grants credit on this stream.
+type silent struct{}
+
+func (silent) Data(byte, []byte, bool) {}
+func (silent) Note([]byte)             {}
+func (silent) Reset()                  {}

@@ -1,0 +1,251 @@
+package run
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"exec-sandbox/agent/quick"
+)
+
+// reserve is what the kernel and the agent keep for themselves, in bytes. User
+// code meets its cgroup's limit before the machine as a whole runs out.
+const reserve = 48 << 20
+
+// Sandbox is the cgroup above all that users run.
+type Sandbox struct {
+	root string
+	user User
+	max  int64
+}
+
+// NewSandbox makes it below the mounted cgroup2 hierarchy.
+func NewSandbox(hierarchy string, user User) (*Sandbox, error) {
+	root := filepath.Join(hierarchy, "sandbox")
+	const controllers = "+memory +pids +cpu"
+	if err := os.Mkdir(root, 0o755); err != nil && !os.IsExist(err) {
+		return nil, fmt.Errorf("making the sandbox's cgroup: %w", err)
+	}
+	for _, directory := range []string{hierarchy, root} {
+		if err := os.WriteFile(filepath.Join(directory, "cgroup.subtree_control"), []byte(controllers), 0); err != nil {
+			return nil, fmt.Errorf("enabling cgroup controllers: %w", err)
+		}
+	}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return nil, fmt.Errorf("reading the size of memory: %w", err)
+	}
+	max := int64(info.Totalram)*int64(info.Unit) - reserve
+	if max < reserve {
+		max = reserve
+	}
+	if err := os.WriteFile(filepath.Join(root, "memory.max"), []byte(strconv.FormatInt(max, 10)), 0); err != nil {
+		return nil, fmt.Errorf("limiting the sandbox's memory: %w", err)
+	}
+	_ = os.WriteFile(filepath.Join(root, "memory.swap.max"), []byte("0"), 0) // absent without swap
+	return &Sandbox{root: root, user: user, max: max}, nil
+}
+
+type cgroup struct {
+	path    string
+	sandbox *Sandbox
+	memory  int64 // limit, 0 = the sandbox's
+	tasks   int
+
+	// Kept open: they are read around every execution.
+	cpuStat, memoryPeak, memoryEvents, pidsEvents int
+}
+
+// Group makes the cgroup of one interpreter.
+func (s *Sandbox) Group(name string) (group, error) {
+	g := &cgroup{path: filepath.Join(s.root, name), sandbox: s}
+	if err := os.Mkdir(g.path, 0o755); err != nil {
+		return nil, fmt.Errorf("making a cgroup: %w", err)
+	}
+	if err := g.write("memory.oom.group", "1"); err != nil {
+		return nil, err
+	}
+	_ = g.write("memory.swap.max", "0")
+	for _, f := range []struct {
+		fd   *int
+		name string
+		mode int
+	}{
+		{&g.cpuStat, "cpu.stat", unix.O_RDONLY},
+		{&g.memoryPeak, "memory.peak", unix.O_RDWR},
+		{&g.memoryEvents, "memory.events", unix.O_RDONLY},
+		{&g.pidsEvents, "pids.events", unix.O_RDONLY},
+	} {
+		fd, err := unix.Open(filepath.Join(g.path, f.name), f.mode|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.EACCES) { // memory.peak of a kernel before 6.12
+			fd, err = unix.Open(filepath.Join(g.path, f.name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("opening %s: %w", f.name, err)
+		}
+		*f.fd = fd
+	}
+	return g, nil
+}
+
+func (g *cgroup) write(name, value string) error {
+	if err := os.WriteFile(filepath.Join(g.path, name), []byte(value), 0); err != nil {
+		return fmt.Errorf("setting %s: %w", name, err)
+	}
+	return nil
+}
+
+func (g *cgroup) command(argv []string) []string {
+	return childArgs(filepath.Join(g.path, "cgroup.procs"), g.sandbox.user, argv)
+}
+
+func (g *cgroup) limit(memoryBytes int64, processes int) error {
+	if memoryBytes != g.memory {
+		value := "max"
+		if memoryBytes > 0 {
+			value = strconv.FormatInt(memoryBytes, 10)
+		}
+		if err := g.write("memory.max", value); err != nil {
+			return err
+		}
+		g.memory = memoryBytes
+	}
+	if processes != g.tasks {
+		value := "max"
+		if processes > 0 {
+			value = strconv.Itoa(processes)
+		}
+		if err := g.write("pids.max", value); err != nil {
+			return err
+		}
+		g.tasks = processes
+	}
+	return nil
+}
+
+func (g *cgroup) begin() counters {
+	// Anything written starts a new peak for this descriptor alone.
+	_ = quick.WriteStart(g.memoryPeak, []byte("r"))
+	return g.counters()
+}
+
+func (g *cgroup) counters() counters {
+	c := counters{
+		cpuMicros:  g.field(g.cpuStat, "usage_usec "),
+		peakBytes:  g.field(g.memoryPeak, ""),
+		oomKills:   g.field(g.memoryEvents, "oom_kill "),
+		tasksAtMax: g.field(g.pidsEvents, "max "),
+		maxBytes:   g.memory,
+		maxTasks:   int64(g.tasks),
+	}
+	if c.maxBytes == 0 || c.maxBytes > g.sandbox.max {
+		c.maxBytes = g.sandbox.max
+	}
+	return c
+}
+
+// field reads the number after a key at the start of a line, or -1.
+func (g *cgroup) field(fd int, key string) int64 {
+	var buffer [1024]byte
+	n, err := quick.ReadStart(fd, buffer[:])
+	if err != nil {
+		return -1
+	}
+	return parseField(buffer[:n], key)
+}
+
+func parseField(text []byte, key string) int64 {
+	for len(text) > 0 {
+		line := text
+		if at := bytes.IndexByte(text, '\n'); at >= 0 {
+			line, text = text[:at], text[at+1:]
+		} else {
+			text = nil
+		}
+		if !bytes.HasPrefix(line, []byte(key)) {
+			continue
+		}
+		value, err := strconv.ParseInt(string(line[len(key):]), 10, 64)
+		if err != nil {
+			return -1
+		}
+		return value
+	}
+	return -1
+}
+
+func (g *cgroup) members() []int {
+	text, err := os.ReadFile(filepath.Join(g.path, "cgroup.procs"))
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, word := range strings.Fields(string(text)) {
+		if pid, err := strconv.Atoi(word); err == nil && pid > 1 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func (g *cgroup) signal(sig syscall.Signal) {
+	for _, pid := range g.members() {
+		_ = unix.Kill(pid, sig)
+	}
+}
+
+func (g *cgroup) sweep(from, to float64, except int) {
+	for _, pid := range g.members() {
+		if pid == except {
+			continue
+		}
+		if started, ok := startTime(pid); ok && started >= from && started <= to {
+			_ = unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+}
+
+func (g *cgroup) kill() { _ = g.write("cgroup.kill", "1") }
+
+func (g *cgroup) remove() bool {
+	err := unix.Rmdir(g.path)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return false
+	}
+	for _, fd := range []int{g.cpuStat, g.memoryPeak, g.memoryEvents, g.pidsEvents} {
+		_ = unix.Close(fd)
+	}
+	return true
+}
+
+// ticks per second of the times in /proc, the same on every architecture.
+const ticks = 100
+
+// startTime is when a process started, in seconds of the boot clock.
+func startTime(pid int) (float64, bool) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, false
+	}
+	// The name, in parentheses, may hold anything; the fields after it do not.
+	at := bytes.LastIndexByte(text, ')')
+	fields := strings.Fields(string(text[at+1:]))
+	const starttime = 19 // counted from the state, the first field after the name
+	if at < 0 || len(fields) <= starttime {
+		return 0, false
+	}
+	value, err := strconv.ParseInt(fields[starttime], 10, 64)
+	return float64(value) / ticks, err == nil
+}
+
+// bootClock is now, in seconds and rounded down to the ticks of startTime.
+func bootClock() float64 {
+	return float64(quick.BootClock()/(1e9/ticks)) / ticks
+}

@@ -1,0 +1,126 @@
+package run
+
+import (
+	"encoding/json"
+	"fmt"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"exec-sandbox/agent/channel"
+)
+
+// evidence is END's payload: what is known about how an execution ended.
+type evidence struct {
+	ExitCode  *int            `json:"exitCode"`
+	Signal    *string         `json:"signal"`
+	Exception json.RawMessage `json:"exception"`
+	Commands  json.RawMessage `json:"commands"`
+	Limits    []limitHit      `json:"limits"`
+	State     string          `json:"state"`
+	Result    json.RawMessage `json:"result"`
+	Usage     usage           `json:"usage"`
+}
+
+// limitHit is a limit that was met: milliseconds, bytes or a count.
+type limitHit struct {
+	Limit    string `json:"limit"`
+	Allowed  int64  `json:"allowed"`
+	Observed int64  `json:"observed"`
+}
+
+type usage struct {
+	CPUMs           *float64 `json:"cpuMs"`
+	PeakMemoryBytes *int64   `json:"peakMemoryBytes"`
+	WallMs          float64  `json:"wallMs"`
+}
+
+var (
+	null  = json.RawMessage("null")
+	empty = json.RawMessage("[]")
+)
+
+// parseEvidence reads what the interpreter wrote. User code can have written
+// it, which is why nothing in it is more than a claim about the user's own code.
+func parseEvidence(text []byte) (*evidence, error) {
+	var said struct {
+		ExitCode  *int            `json:"exitCode"`
+		Exception json.RawMessage `json:"exception"`
+		Commands  json.RawMessage `json:"commands"`
+		Result    json.RawMessage `json:"result"`
+	}
+	if err := json.Unmarshal(text, &said); err != nil {
+		return nil, fmt.Errorf("reading the evidence: %w", err)
+	}
+	e := &evidence{ExitCode: said.ExitCode, Exception: said.Exception, Commands: said.Commands, Result: said.Result}
+	e.fill()
+	return e, nil
+}
+
+// fill makes it a value that always fits one frame, whatever it must leave out.
+func (e *evidence) fill() {
+	const most = channel.MaxPayload - 16<<10 // for the rest of the fields
+	total := 0
+	for _, f := range []struct {
+		field *json.RawMessage
+		none  json.RawMessage
+	}{{&e.Exception, null}, {&e.Commands, empty}, {&e.Result, null}} {
+		if len(*f.field) == 0 || string(*f.field) == "null" || total+len(*f.field) > most {
+			*f.field = f.none
+		}
+		total += len(*f.field)
+	}
+	if e.Limits == nil {
+		e.Limits = []limitHit{}
+	}
+}
+
+// fromStatus is what the kernel says about an interpreter that is gone.
+func (e *evidence) fromStatus(status syscall.WaitStatus) {
+	code := status.ExitStatus()
+	if status.Signaled() {
+		code = 128 + int(status.Signal())
+		name := unix.SignalName(status.Signal())
+		if name == "" {
+			name = fmt.Sprintf("SIG%d", int(status.Signal()))
+		}
+		e.Signal = &name
+	}
+	e.ExitCode = &code
+}
+
+// measure adds usage and limits from the counters before and after.
+func (e *evidence) measure(x *execution, before, after counters) {
+	if x.started {
+		e.Usage.WallMs = milliseconds(time.Since(x.began))
+	}
+	if before.cpuMicros >= 0 && after.cpuMicros >= before.cpuMicros {
+		cpu := float64(after.cpuMicros-before.cpuMicros) / 1000
+		e.Usage.CPUMs = &cpu
+	}
+	if after.peakBytes >= 0 {
+		peak := after.peakBytes
+		e.Usage.PeakMemoryBytes = &peak
+	}
+	if x.timedOut {
+		observed := int64(time.Since(x.ordered) / time.Millisecond)
+		if x.started {
+			observed = int64(e.Usage.WallMs)
+		}
+		e.Limits = append(e.Limits, limitHit{"time", x.timeout().Milliseconds(), observed})
+	}
+	if before.oomKills >= 0 && after.oomKills > before.oomKills {
+		peak := after.peakBytes
+		if peak < 0 {
+			peak = after.maxBytes
+		}
+		e.Limits = append(e.Limits, limitHit{"memory", after.maxBytes, peak})
+	}
+	if before.tasksAtMax >= 0 && after.tasksAtMax > before.tasksAtMax {
+		e.Limits = append(e.Limits, limitHit{"processes", after.maxTasks, after.maxTasks})
+	}
+}
+
+// milliseconds with a microsecond's precision.
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

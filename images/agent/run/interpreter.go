@@ -1,0 +1,424 @@
+package run
+
+import (
+	"encoding/hex"
+	"errors"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/identity"
+)
+
+const (
+	// grace is between SIGINT and the end of the whole group.
+	grace = time.Second
+	// readiness is how long an interpreter may take to warm up. Software
+	// emulation on a busy host is slow.
+	readiness = 120 * time.Second
+	// acknowledgement is how long it may take to start an execution that has
+	// no time limit of its own.
+	acknowledgement = 30 * time.Second
+	// briefly is how long an execution runs before its start and its output
+	// are sent. Most are over by then, and all of their frames leave together:
+	// every write to the port and every wake-up costs them a good part of a
+	// millisecond under emulation.
+	briefly = 5 * time.Millisecond
+	// later is when the pipes of an ended execution are looked at again.
+	later = 20 * time.Millisecond
+	// hopeless is how many starts in a row may fail before executions do.
+	hopeless = 3
+)
+
+// interpreter owns one interpreter across its lives and runs its executions
+// one after the other. All of it happens on one goroutine; others post to it.
+type interpreter struct {
+	runner  *Runner
+	program Interpreter
+	warm    chan error // the outcome of the first start
+
+	mu     sync.Mutex
+	posted []func()
+	wake   chan struct{}
+	stop   chan struct{}
+
+	// The rest belongs to the goroutine.
+	count    int
+	sequence int
+	process  *process // nil while there is none
+	failures int      // starts in a row that never got ready
+	lost     bool     // state was lost since the last execution's end
+	slot     *slot    // prepared, or being filled for queue[0]
+	queue    []*execution
+	current  *execution
+	running  *slot
+	failure  string // why current must fail for a reason of ours
+}
+
+func newInterpreter(r *Runner, program Interpreter) *interpreter {
+	return &interpreter{
+		runner:  r,
+		program: program,
+		warm:    make(chan error, 1),
+		wake:    make(chan struct{}, 1),
+		stop:    make(chan struct{}),
+	}
+}
+
+// poke makes the goroutine look at what has changed.
+func (i *interpreter) poke() {
+	select {
+	case i.wake <- struct{}{}:
+	default:
+	}
+}
+
+// post runs f on the goroutine.
+func (i *interpreter) post(f func()) {
+	i.mu.Lock()
+	i.posted = append(i.posted, f)
+	i.mu.Unlock()
+	i.poke()
+}
+
+func (i *interpreter) after(d time.Duration, f func()) *time.Timer {
+	return time.AfterFunc(d, func() { i.post(f) })
+}
+
+func (i *interpreter) loop() {
+	i.start()
+	for {
+		var exit <-chan syscall.WaitStatus
+		if i.process != nil {
+			exit = i.process.exit
+		}
+		select {
+		case <-i.wake:
+		case status := <-exit:
+			i.hear() // what it said before it died counts
+			i.died(status)
+		case <-i.stop:
+			i.end()
+			return
+		}
+		i.mu.Lock()
+		posted := i.posted
+		i.posted = nil
+		i.mu.Unlock()
+		for _, f := range posted {
+			f()
+		}
+		i.hear()
+		i.advance()
+	}
+}
+
+// hear acts on what the interpreter says.
+func (i *interpreter) hear() {
+	if i.process == nil {
+		return
+	}
+	for _, line := range i.process.said.take() {
+		word, rest, _ := strings.Cut(line, " ")
+		switch word {
+		case "ready":
+			if !i.process.ready {
+				i.process.ready = true
+				i.failures = 0
+				i.warmed(nil)
+			}
+		case "started":
+			number, note, _ := strings.Cut(rest, " ")
+			if i.concerns(number) && !i.current.started {
+				i.startedNow(note == "reseeded")
+			}
+		case "done":
+			if i.concerns(rest) {
+				if i.current.started {
+					i.done()
+				} else {
+					i.fail("the interpreter ended an execution that it had not started")
+				}
+			}
+		}
+	}
+}
+
+func (i *interpreter) concerns(number string) bool {
+	return i.current != nil && i.failure == "" && number == strconv.Itoa(i.running.sequence)
+}
+
+// fail ends the current execution for a reason that is not the user's. The
+// interpreter cannot be trusted any more.
+func (i *interpreter) fail(reason string) {
+	i.failure = reason
+	i.process.kill()
+}
+
+// advance does whatever can be done next.
+func (i *interpreter) advance() {
+	if i.current != nil && !i.current.cancelSeen && i.current.isCancelled() {
+		i.current.cancelSeen = true
+		i.interrupt()
+	}
+	if i.process == nil && i.failures >= hopeless {
+		for _, e := range i.queue {
+			e.stream.Reset("failed", i.program.Name+" does not start")
+		}
+		i.queue = nil
+	}
+	if i.process == nil || !i.process.ready {
+		return
+	}
+	for i.current == nil && len(i.queue) > 0 {
+		head := i.queue[0]
+		if head.isCancelled() {
+			i.skip()
+			continue
+		}
+		if err := i.fill(head); err != nil {
+			code := "failed"
+			var bad *inputError
+			if errors.As(err, &bad) {
+				code = "invalid"
+			}
+			head.stream.Reset(code, err.Error())
+			i.skip()
+			continue
+		}
+		if !head.ready() {
+			return
+		}
+		i.queue = i.queue[1:]
+		i.begin(head)
+	}
+	if i.current == nil && i.slot == nil {
+		i.prepare()
+	}
+}
+
+// skip drops the first of the queue.
+func (i *interpreter) skip() {
+	if i.queue[0].bound {
+		i.slot.discard()
+		i.slot = nil
+	}
+	i.queue = i.queue[1:]
+}
+
+func (i *interpreter) prepare() error {
+	i.sequence++
+	slot, err := newSlot(i.process.base, i.process.directory, i.sequence, i.program.Shell, i.runner.config.User)
+	if err != nil {
+		return err
+	}
+	i.slot = slot
+	return nil
+}
+
+// fill moves input that has arrived into the slot.
+func (i *interpreter) fill(e *execution) error {
+	if !e.bound {
+		if i.slot == nil {
+			if err := i.prepare(); err != nil {
+				return err
+			}
+		}
+		e.bound = true
+		for _, input := range []struct {
+			size *int64
+			name string
+			fd   *int
+		}{{e.request.CodeBytes, "code", &i.slot.code}, {e.request.StdinBytes, "stdin", &i.slot.stdin}} {
+			if input.size == nil || *input.size <= inMemory {
+				continue
+			}
+			if err := i.slot.spillTo(i.runner.config.Spill, input.name, input.fd); err != nil {
+				return err
+			}
+		}
+	}
+	return e.feed(i.slot)
+}
+
+// begin hands an execution to the interpreter.
+func (i *interpreter) begin(e *execution) {
+	p, session := i.process, i.runner.current()
+	i.current, i.running, i.slot = e, i.slot, nil
+	i.running.stdout.direct(func(payload []byte) { e.stream.Send(channel.Stdout, payload) })
+	i.running.stderr.direct(func(payload []byte) { e.stream.Send(channel.Stderr, payload) })
+	memory := session.MemoryBytes
+	if e.request.MemoryBytes != nil {
+		memory = *e.request.MemoryBytes
+	}
+	// Lowering the limit below what is in use ends the interpreter; that is a
+	// limit met by this execution, so counting starts before.
+	e.before = p.group.begin()
+	e.ordered, e.beganBoot = time.Now(), bootClock()
+	s := settings{Language: e.request.Language, Env: e.request.Env, Cwd: e.request.Cwd, Sequence: i.running.sequence}
+	if p.generation != session.generation {
+		fresh := hex.EncodeToString(identity.Derive(session.Secret, "interpreter "+p.name))
+		s.Entropy = &fresh
+		e.reseed = true
+	}
+	if p.born != session.generation {
+		s.Env = merge(session.Env, e.request.Env)
+	}
+	text, err := s.encode(i.program.Shell)
+	if err == nil {
+		err = writeAll(i.running.settings, text)
+	}
+	if err == nil {
+		err = p.group.limit(memory, session.Processes)
+	}
+	if err == nil {
+		err = p.order("exec " + strconv.Itoa(i.running.sequence) + "\n")
+	}
+	if err != nil {
+		i.fail("handing over the execution: " + err.Error())
+		return
+	}
+	p.used = true
+	p.generation = session.generation
+	wait := acknowledgement
+	if e.timeout() > 0 {
+		wait = e.timeout() + grace
+	}
+	e.timer = i.after(wait, func() {
+		if i.current == e && !e.started && e.interrupted.IsZero() {
+			e.timedOut = e.timeout() > 0
+			p.kill()
+		}
+	})
+}
+
+// startedNow is the moment from which the execution's time counts.
+func (i *interpreter) startedNow(reseeded bool) {
+	e := i.current
+	if e.reseed && !reseeded {
+		i.fail("the interpreter did not take fresh entropy")
+		return
+	}
+	e.timer.Stop()
+	e.started, e.began = true, time.Now()
+	s := i.running
+	e.quiet = i.after(briefly, func() {
+		if i.current == e {
+			i.live(e, s)
+		}
+	})
+	if e.timeout() > 0 {
+		e.timer = i.after(e.timeout(), func() {
+			if i.current == e && e.interrupted.IsZero() {
+				e.timedOut = true
+				i.interrupt()
+			}
+		})
+	}
+}
+
+// live lets the host follow an execution that is not over at once.
+func (i *interpreter) live(e *execution, s *slot) {
+	e.noteStarted()
+	s.stdout.start()
+	s.stderr.start()
+}
+
+// interrupt asks the whole group to stop and ends it if that is not heeded.
+func (i *interpreter) interrupt() {
+	e, p := i.current, i.process
+	if !e.interrupted.IsZero() || p == nil {
+		return
+	}
+	e.interrupted = time.Now()
+	p.group.signal(syscall.SIGINT)
+	i.after(grace, func() {
+		if i.current == e {
+			p.kill()
+		}
+	})
+}
+
+// done ends an execution whose interpreter lives on.
+func (i *interpreter) done() {
+	e, s, p := i.current, i.running, i.process
+	e.stopTimers()
+	after := p.group.counters()
+	report := &evidence{}
+	text, err := s.evidence()
+	if err == nil {
+		report, err = parseEvidence(text)
+	}
+	if err != nil {
+		if used, all := i.runner.space(); all > 0 && used == all {
+			// User code has filled the file system that evidence goes to.
+			report, err = &evidence{Limits: []limitHit{{"disk", all, used}}}, nil
+			report.fill()
+		}
+	}
+	if err == nil {
+		report.measure(e, e.before, after)
+	}
+	e.noteStarted()
+	i.handOver(e, s)
+	report.State = "kept"
+	if i.lost {
+		report.State = "reset"
+	}
+	if err != nil {
+		e.stream.Reset("failed", "the interpreter left no evidence: "+err.Error())
+	} else {
+		e.stream.End(report)
+	}
+	i.current, i.running, i.lost = nil, nil, false
+	runtime.Gosched() // the answer leaves before we tidy up
+	if e.request.MemoryBytes != nil {
+		session := i.runner.current()
+		_ = p.group.limit(session.MemoryBytes, session.Processes)
+	}
+	s.remove()
+	i.after(later, func() {
+		s.stdout.follow()
+		s.stderr.follow()
+	})
+	if !e.interrupted.IsZero() {
+		i.sweepLater(e, p)
+	}
+}
+
+// sweepLater ends what an interrupted execution started and what did not heed
+// SIGINT, without touching what other executions left running.
+func (i *interpreter) sweepLater(e *execution, p *process) {
+	until := bootClock()
+	i.after(time.Until(e.interrupted.Add(grace)), func() {
+		if i.process == p {
+			p.group.sweep(e.beganBoot, until, p.pid)
+		}
+	})
+}
+
+// handOver forwards what is in the pipes now as the execution's output, and
+// what comes later as background output.
+func (i *interpreter) handOver(e *execution, s *slot) {
+	b, id := &i.runner.background, e.stream.ID()
+	s.stdout.drain(b.sink(e.epoch, id, channel.Stdout))
+	s.stderr.drain(b.sink(e.epoch, id, channel.Stderr))
+}
+
+func merge(base, over map[string]string) map[string]string {
+	if len(base) == 0 {
+		return over
+	}
+	out := make(map[string]string, len(base)+len(over))
+	for name, value := range base {
+		out[name] = value
+	}
+	for name, value := range over {
+		out[name] = value
+	}
+	return out
+}

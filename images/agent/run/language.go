@@ -1,0 +1,78 @@
+package run
+
+import "os"
+
+// User is who runs everything that is not the agent's own.
+type User struct {
+	UID, GID int
+	Name     string
+	Home     string
+}
+
+// Language is what a caller may ask for, and the interpreter that runs it.
+type Language struct {
+	Name        string
+	Interpreter string
+}
+
+// Interpreter is how a long-lived interpreter is started; the directory of its
+// FIFOs is added as the last argument.
+type Interpreter struct {
+	Name string
+	Argv []string
+	// Shell says that settings are written as a file to source, not as JSON.
+	Shell bool
+}
+
+const library = "/usr/lib/exec-sandbox/"
+
+// Interpreters are those of our images.
+var Interpreters = []Interpreter{
+	{Name: "python", Argv: []string{"/usr/bin/python3", library + "python.py"}},
+	{Name: "javascript", Argv: []string{"/usr/bin/node", "--expose-internals", "--no-warnings", library + "javascript.mjs"}},
+	{Name: "bash", Argv: []string{"/usr/bin/bash", library + "bash.sh"}, Shell: true},
+}
+
+// Languages in the order in which they are announced.
+var Languages = []Language{
+	{"python", "python"},
+	{"javascript", "javascript"},
+	{"typescript", "javascript"},
+	{"bash", "bash"},
+}
+
+// Installed keeps those whose files are all in this image.
+func Installed(all []Interpreter) []Interpreter {
+	var found []Interpreter
+	for _, i := range all {
+		present := true
+		for _, path := range i.Argv {
+			if path[0] != '/' {
+				continue
+			}
+			if _, err := os.Stat(path); err != nil {
+				present = false
+			}
+		}
+		if present {
+			found = append(found, i)
+		}
+	}
+	return found
+}
+
+// environment is what every interpreter starts with, under the session's own.
+func environment(user User, session map[string]string) []string {
+	env := map[string]string{
+		"HOME":    user.Home,
+		"USER":    user.Name,
+		"LOGNAME": user.Name,
+		"SHELL":   "/bin/bash",
+		"LANG":    "C.UTF-8",
+		"PATH":    user.Home + "/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+	}
+	for name, value := range session {
+		env[name] = value
+	}
+	return pairs(env)
+}

@@ -1,0 +1,134 @@
+package run
+
+import (
+	"fmt"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// The lives of an interpreter: how one begins, and what its end means for the
+// execution that was running.
+
+// start begins a new life.
+func (i *interpreter) start() {
+	p, err := i.launch(i.runner.current())
+	if err != nil {
+		i.runner.config.Log("starting %s: %v", i.program.Name, err)
+		i.failed(err)
+		return
+	}
+	i.process = p
+	i.after(readiness, func() {
+		if i.process == p && !p.ready {
+			p.kill()
+		}
+	})
+}
+
+// failed counts a start that led nowhere and plans the next.
+func (i *interpreter) failed(err error) {
+	i.failures++
+	if i.failures == hopeless {
+		i.warmed(fmt.Errorf("%s does not start: %w", i.program.Name, err))
+	}
+	backoff := 100 * time.Millisecond << uint(i.failures)
+	if backoff > 10*time.Second {
+		backoff = 10 * time.Second
+	}
+	i.after(backoff, func() {
+		if i.process == nil {
+			i.start()
+		}
+	})
+}
+
+func (i *interpreter) warmed(err error) {
+	select {
+	case i.warm <- err:
+	default: // somebody was told already
+	}
+}
+
+// died ends a life, and with it the execution that was running.
+func (i *interpreter) died(status syscall.WaitStatus) {
+	p := i.process
+	i.process = nil
+	p.kill() // its children have no interpreter to belong to
+	if e := i.current; e != nil {
+		e.stopTimers()
+		i.fellWith(e, p, status)
+	} else if p.used {
+		i.lost = true
+	}
+	i.current, i.running, i.failure = nil, nil, ""
+	if len(i.queue) > 0 && i.queue[0].bound {
+		// Part of its input is in the directory that goes away.
+		i.queue[0].stream.Reset("failed", "the interpreter died before the execution began")
+		i.skip()
+	}
+	if i.slot != nil {
+		i.slot.discard()
+		i.slot = nil
+	}
+	runtime.Gosched()
+	p.close()
+	i.bury(p, 0)
+	if p.ready {
+		i.start()
+	} else {
+		i.runner.config.Log("%s died before it was ready (wait status %#x)", p.name, uint32(status))
+		i.failed(fmt.Errorf("it died with wait status %#x", uint32(status)))
+	}
+}
+
+func (i *interpreter) fellWith(e *execution, p *process, status syscall.WaitStatus) {
+	s := i.running
+	i.lost = false
+	defer s.discard() // whoever could still write was killed
+	if i.failure != "" {
+		// Nothing that it wrote may be trusted, nor seen.
+		e.stream.Reset("failed", i.failure)
+		return
+	}
+	report := &evidence{}
+	if text, err := s.evidence(); err == nil {
+		if said, err := parseEvidence(text); err == nil {
+			report = said
+		}
+	}
+	report.fromStatus(status)
+	report.measure(e, e.before, p.group.counters())
+	report.fill()
+	report.State = "reset"
+	e.noteStarted()
+	i.handOver(e, s)
+	e.stream.End(report)
+}
+
+// bury gives back what a dead interpreter held, once its last process is gone.
+func (i *interpreter) bury(p *process, tries int) {
+	if p.forget() || tries == 200 {
+		return
+	}
+	i.after(50*time.Millisecond, func() {
+		p.kill()
+		i.bury(p, tries+1)
+	})
+}
+
+// end is for tests; in a machine interpreters end with it.
+func (i *interpreter) end() {
+	if i.slot != nil {
+		i.slot.discard()
+	}
+	if i.running != nil {
+		i.running.discard()
+	}
+	if i.process != nil {
+		i.process.kill()
+		<-i.process.exit
+		i.process.close()
+		i.process.forget()
+	}
+}

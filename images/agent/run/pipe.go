@@ -1,0 +1,199 @@
+package run
+
+import (
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"exec-sandbox/agent/quick"
+)
+
+const (
+	pipeBuffer = 64 << 10
+	// A pipe that gave less than this is left alone for a moment, so that many
+	// small writes of a program become few frames.
+	burst = pipeBuffer / 4
+	pause = 2 * time.Millisecond
+	// After so many empty looks in a row the pump waits to be woken.
+	patience = 5
+)
+
+var buffers = sync.Pool{New: func() any { return new([pipeBuffer]byte) }}
+
+// pipe forwards one output FIFO. It lives as long as anybody holds the FIFO's
+// other end, which may be longer than the execution.
+type pipe struct {
+	fd int
+
+	mu      sync.Mutex
+	gone    bool
+	pumping bool
+	waiting *os.File // a copy of fd that the poller knows, while the pump waits
+	sink    func(payload []byte)
+}
+
+// openPipe opens the reading end; a writer can open the other from then on.
+func openPipe(directory int, name string) (*pipe, error) {
+	fd, err := quick.Open(directory, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &pipe{fd: fd, sink: func([]byte) {}}, nil
+}
+
+// direct says where bytes go from now on.
+func (p *pipe) direct(sink func(payload []byte)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sink = sink
+}
+
+// start forwards from now on until the last writer is gone, which ends the
+// goroutine. It must be called when a writer is there: before, the end of the
+// file would be seen at once.
+func (p *pipe) start() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.gone && !p.pumping {
+		p.pumping = true
+		go p.pump()
+	}
+}
+
+// follow is start for what comes after an execution, when mostly nobody is left
+// to write.
+func (p *pipe) follow() {
+	p.mu.Lock()
+	over := !p.gone && !p.pumping && quick.HungUp(p.fd)
+	for over {
+		if n, err := p.forward(pipeBuffer); err != nil || n == 0 {
+			break
+		}
+	}
+	p.mu.Unlock()
+	if over {
+		p.close()
+	} else {
+		p.start()
+	}
+}
+
+// pump looks by the clock while there is output. The poller would wake the
+// agent for every line that a program writes, which under emulation costs more
+// than the program's own work; it is asked only when the pipe is quiet.
+func (p *pipe) pump() {
+	defer p.close()
+	for quiet := 0; ; {
+		n, err := p.look()
+		switch {
+		case err == unix.EAGAIN && quiet == patience:
+			if !p.wait() {
+				return
+			}
+			quiet = 0
+			continue
+		case err == unix.EAGAIN:
+			quiet++
+		case n <= 0:
+			return
+		default:
+			quiet = 0
+			if n >= burst {
+				continue
+			}
+		}
+		time.Sleep(pause)
+	}
+}
+
+func (p *pipe) look() (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gone {
+		return 0, nil
+	}
+	return p.forward(pipeBuffer)
+}
+
+// wait returns when there is something to read or nobody left to write, or
+// false when the pipe was closed.
+func (p *pipe) wait() bool {
+	p.mu.Lock()
+	if p.gone {
+		p.mu.Unlock()
+		return false
+	}
+	// Closing a copy takes it from the poller and leaves the pipe open.
+	fd, err := unix.FcntlInt(uintptr(p.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		p.mu.Unlock()
+		time.Sleep(100 * time.Millisecond) // out of descriptors: look by the clock
+		return true
+	}
+	file := os.NewFile(uintptr(fd), "output")
+	p.waiting = file
+	p.mu.Unlock()
+
+	if raw, err := file.SyscallConn(); err == nil {
+		_ = raw.Read(func(fd uintptr) bool {
+			return quick.Pending(int(fd)) > 0 || quick.HungUp(int(fd))
+		})
+	}
+	p.mu.Lock()
+	p.waiting = nil
+	gone := p.gone
+	p.mu.Unlock()
+	_ = file.Close()
+	return !gone
+}
+
+// forward reads once and passes it on; called with mu held. The sink may wait
+// for credit, and with it whoever wants this pipe: that is the back-pressure.
+func (p *pipe) forward(most int) (int, error) {
+	buffer := buffers.Get().(*[pipeBuffer]byte)
+	defer buffers.Put(buffer)
+	if most > pipeBuffer {
+		most = pipeBuffer
+	}
+	n, err := quick.Read(p.fd, buffer[:most])
+	if n > 0 {
+		p.sink(buffer[:n])
+	}
+	return n, err
+}
+
+// drain forwards what is in the pipe at this moment, and no more: a child that
+// keeps writing must not keep an execution from ending. What comes later goes
+// to the next sink.
+func (p *pipe) drain(next func(payload []byte)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.gone {
+		return
+	}
+	for left := quick.Pending(p.fd); left > 0; {
+		n, err := p.forward(left)
+		if err != nil || n <= 0 {
+			break
+		}
+		left -= n
+	}
+	p.sink = next
+}
+
+// close ends the pipe and with it the pump.
+func (p *pipe) close() {
+	p.mu.Lock()
+	gone, waiting := p.gone, p.waiting
+	p.gone = true
+	p.mu.Unlock()
+	if gone {
+		return
+	}
+	if waiting != nil {
+		_ = waiting.Close()
+	}
+	quick.Close(p.fd) // everybody else looks at gone first
+}

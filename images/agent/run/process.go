@@ -1,0 +1,124 @@
+package run
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"exec-sandbox/agent/quick"
+)
+
+// process is one life of an interpreter. The next one gets a fresh directory
+// and a fresh group.
+type process struct {
+	name      string
+	pid       int
+	exit      <-chan syscall.WaitStatus
+	group     group
+	directory string
+	base      int // the directory, open
+	in        int // where orders go
+	said      *lines
+
+	ready      bool
+	used       bool   // it holds a user's state
+	generation uint64 // of the session for which it was seeded
+	born       uint64 // of the session in which it was started
+}
+
+// launch starts an interpreter.
+func (i *interpreter) launch(session *Session) (p *process, err error) {
+	i.count++
+	name := i.program.Name + "-" + strconv.Itoa(i.count)
+	p = &process{name: name, directory: filepath.Join(i.runner.config.Directory, name), base: -1, in: -1, born: session.generation}
+	defer func() {
+		if err != nil {
+			p.close()
+			p.kill()
+			p.forget()
+		}
+	}()
+	user := i.runner.config.User
+	if err := os.Mkdir(p.directory, 0o700); err != nil {
+		return p, fmt.Errorf("making its directory: %w", err)
+	}
+	p.base, err = unix.Open(p.directory, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return p, fmt.Errorf("opening its directory: %w", err)
+	}
+	for _, fifo := range []string{"in", "out"} {
+		if err := makeFIFO(p.base, fifo, user); err != nil {
+			return p, err
+		}
+	}
+	p.in, err = unix.Open(filepath.Join(p.directory, "in"), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return p, fmt.Errorf("opening its input: %w", err)
+	}
+	p.said, err = openLines(filepath.Join(p.directory, "out"), i.poke)
+	if err != nil {
+		return p, fmt.Errorf("opening its output: %w", err)
+	}
+	if err := unix.Fchown(p.base, user.UID, user.GID); err != nil {
+		return p, fmt.Errorf("handing over its directory: %w", err)
+	}
+	p.group, err = i.runner.config.Group(name)
+	if err != nil {
+		return p, err
+	}
+	if err := p.group.limit(session.MemoryBytes, session.Processes); err != nil {
+		return p, err
+	}
+	argv := append(append([]string(nil), i.program.Argv...), p.directory)
+	null := uintptr(i.runner.null)
+	p.pid, p.exit, err = i.runner.config.Reaper.Start(p.group.command(argv), &syscall.ProcAttr{
+		Dir:   user.Home,
+		Env:   environment(user, session.Env),
+		Files: []uintptr{null, null, uintptr(i.runner.errors)},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return p, err
+	}
+	go p.said.listen() // ended by close
+	return p, nil
+}
+
+// order writes one line for the interpreter. It never waits: an interpreter
+// whose FIFO is full is not reading.
+func (p *process) order(line string) error {
+	_, err := quick.Write(p.in, []byte(line))
+	return err
+}
+
+func (p *process) kill() {
+	if p.group != nil {
+		p.group.kill()
+	}
+}
+
+// close ends the conversation with a dead interpreter.
+func (p *process) close() {
+	if p.said != nil {
+		p.said.close()
+	}
+	for _, fd := range []int{p.base, p.in} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// forget gives the group and the directory of a dead interpreter back; false
+// while something of it still lives.
+func (p *process) forget() bool {
+	if p.group != nil && !p.group.remove() {
+		return false
+	}
+	_ = os.RemoveAll(p.directory)
+	return true
+}

@@ -1,0 +1,411 @@
+package run
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"exec-sandbox/agent/channel"
+)
+
+// script is an interpreter of shell code that keeps to the protocol. It stands
+// in for the real ones, which belong to the image.
+const script = `
+exec 8<>"$1/in" 9<>"$1/out"
+trap : INT
+echo ready >&9
+while :; do
+  read -r _ n <&8 || continue
+  d="$1/$n"
+  exec <"$d/stdin" >"$d/stdout" 2>"$d/stderr"
+  . "$d/settings.sh"
+  if [ -n "$__exec_sandbox_entropy" ] && [ ! -e "$1/stale" ]; then echo "started $n reseeded"; else echo "started $n"; fi >&9
+  . "$d/code"
+  echo "{\"exitCode\":$?,\"exception\":null,\"commands\":[],\"result\":null}" >"$d/evidence"
+  echo "done $n" >&9
+done
+`
+
+// plain is a group made of a session of processes, without any counting.
+type plain struct{ pid string }
+
+func (p *plain) command(argv []string) []string {
+	return append([]string{"/bin/sh", "-c", `echo $$ >"$0"; exec "$@"`, p.pid}, argv...)
+}
+func (p *plain) limit(int64, int) error      { return nil }
+func (p *plain) begin() counters             { return p.counters() }
+func (p *plain) sweep(float64, float64, int) {}
+func (p *plain) kill()                       { p.signal(syscall.SIGKILL) }
+func (p *plain) remove() bool                { return true }
+func (p *plain) counters() counters          { return counters{-1, -1, -1, -1, -1, -1} }
+func (p *plain) signal(sig syscall.Signal) {
+	text, _ := os.ReadFile(p.pid)
+	if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
+		_ = syscall.Kill(-pid, sig)
+	}
+}
+
+// machine is a runner with its channel, and the host at the other end.
+type machine struct {
+	t      *testing.T
+	runner *Runner
+	root   string
+	pipe   net.Conn
+	frames chan channel.Frame
+	next   uint32
+}
+
+// opener hands every request to the runner, as the session does.
+type opener struct{ runner *Runner }
+
+func (o opener) Hello([]byte) (any, error) {
+	err := o.runner.Greet(Session{Env: map[string]string{"SESSION": "it's"}, Secret: []byte("secret")})
+	return map[string]bool{"limits": err == nil}, nil
+}
+
+func (o opener) Open(s *channel.Stream, payload []byte) error {
+	request, err := ParseRequest(payload)
+	if err == nil {
+		o.runner.Exec(s, request)
+	}
+	return err
+}
+
+func start(t *testing.T) *machine {
+	t.Helper()
+	root := t.TempDir()
+	program := filepath.Join(root, "interpreter.sh")
+	if err := os.WriteFile(program, []byte(script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(root, "pids"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, syscall.SIGCHLD)
+	reaper := NewReaper()
+	go reaper.Run(children)
+	runner, err := New(Config{
+		Directory:    filepath.Join(root, "run"),
+		Spill:        filepath.Join(root, "spill"),
+		User:         User{UID: os.Getuid(), GID: os.Getgid(), Name: "user", Home: root},
+		Interpreters: []Interpreter{{Name: "bash", Argv: []string{"/bin/bash", program}, Shell: true}},
+		Reaper:       reaper,
+		Group: func(name string) (group, error) {
+			return &plain{filepath.Join(root, "pids", name)}, nil
+		},
+		Log: t.Logf,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := net.Pipe()
+	conn := channel.New(theirs, opener{runner}, func(line string) { t.Log(line) })
+	runner.Attach(conn)
+	if err := runner.Start(); err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = conn.Serve()
+	}()
+	m := &machine{t: t, runner: runner, root: root, pipe: ours, frames: make(chan channel.Frame, 4096), next: 1}
+	go func() {
+		defer close(m.frames)
+		decoder := channel.NewDecoder(ours)
+		for {
+			f, _, err := decoder.Next()
+			if err != nil {
+				return
+			}
+			if f != nil {
+				copied := *f
+				copied.Payload = append([]byte(nil), f.Payload...)
+				m.frames <- copied
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		ours.Close()
+		<-served
+		runner.Close()
+		signal.Stop(children)
+		close(children)
+	})
+	m.write([]byte(channel.Magic+"epoch--1"), wire(0, channel.Hello, 0, `{}`))
+	if f := m.frame(); f.Kind != channel.Hello || string(f.Payload) != `{"limits":true}` {
+		t.Fatalf("got %+v", f)
+	}
+	return m
+}
+
+func wire(stream uint32, kind channel.Kind, flags byte, payload string) []byte {
+	n := len(payload)
+	header := []byte{byte(n), byte(n >> 8), byte(n >> 16), 0, byte(stream), byte(stream >> 8), 0, 0, byte(kind), flags, 0, 0}
+	return append(header, payload...)
+}
+
+func (m *machine) write(parts ...[]byte) {
+	m.t.Helper()
+	for _, p := range parts {
+		if _, err := m.pipe.Write(p); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+}
+
+func (m *machine) frame() channel.Frame {
+	m.t.Helper()
+	select {
+	case f := <-m.frames:
+		return f
+	case <-time.After(10 * time.Second):
+		m.t.Fatal("no frame comes")
+		panic("unreachable")
+	}
+}
+
+// open starts an execution and returns its stream.
+func (m *machine) open(code, stdin, more string) uint32 {
+	id := m.next
+	m.next += 2
+	m.write(
+		wire(id, channel.Open, 0, `{"method":"exec","language":"bash"`+more+`}`),
+		wire(id, channel.Data, channel.Code|channel.Last, code),
+		wire(id, channel.Data, channel.Stdin|channel.Last, stdin),
+	)
+	return id
+}
+
+// outcome is all that an execution sent.
+type outcome struct {
+	stdout, stderr string
+	started        bool
+	end            evidence
+	reset          string
+}
+
+func (m *machine) wait(id uint32) (o outcome) {
+	m.t.Helper()
+	for {
+		f := m.frame()
+		if f.Stream != id {
+			m.t.Fatalf("a frame of stream %d, kind %d %q, while waiting for %d", f.Stream, f.Kind, f.Payload, id)
+		}
+		switch f.Kind {
+		case channel.Data:
+			if f.Flags == channel.Stdout {
+				o.stdout += string(f.Payload)
+			} else {
+				o.stderr += string(f.Payload)
+			}
+		case channel.Note:
+			o.started = string(f.Payload) == `{"event":"started"}`
+		case channel.Reset:
+			o.reset = string(f.Payload)
+			return o
+		case channel.End:
+			if err := json.Unmarshal(f.Payload, &o.end); err != nil {
+				m.t.Fatal(err)
+			}
+			return o
+		}
+	}
+}
+
+func (m *machine) run(code, stdin, more string) outcome {
+	m.t.Helper()
+	return m.wait(m.open(code, stdin, more))
+}
+
+func (o outcome) code() int {
+	if o.end.ExitCode == nil {
+		return -1
+	}
+	return *o.end.ExitCode
+}
+
+func TestExecutions(t *testing.T) {
+	m := start(t)
+	first := m.run(`x=1; echo out; echo err >&2; (exit 3)`, "", "")
+	if first.stdout != "out\n" || first.stderr != "err\n" || first.code() != 3 || !first.started || first.end.State != "kept" {
+		t.Errorf("got %+v", first)
+	}
+	if got := m.run(`echo $x; cat`, "in\x00put", `,"stdinBytes":6`); got.stdout != "1\nin\x00put" {
+		t.Errorf("state or stdin: got %q", got.stdout)
+	}
+	got := m.run(`printf '%s|' "${__exec_sandbox_env[@]}" "$__exec_sandbox_cwd"`, "", `,"env":{"A b":"'\n"},"cwd":"/x y"`)
+	if want := "A b='\n|SESSION=it's|/x y|"; got.stdout != want {
+		t.Errorf("settings: got %q, want %q", got.stdout, want)
+	}
+	if got := m.run(`wc -c`, strings.Repeat("z", 300000)[:200000], fmt.Sprintf(`,"stdinBytes":%d`, 200000)); strings.TrimSpace(got.stdout) != "200000" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestLargeInputLiesOnTheDisk(t *testing.T) {
+	m := start(t)
+	id := m.next
+	m.next += 2
+	m.write(wire(id, channel.Open, 0, `{"method":"exec","language":"bash","stdinBytes":300000}`),
+		wire(id, channel.Data, channel.Code|channel.Last, `readlink "$d/stdin" >&2; wc -c`))
+	block := strings.Repeat("z", 100000)
+	m.write(wire(id, channel.Data, channel.Stdin, block), wire(id, channel.Data, channel.Stdin, block))
+	if f := m.frame(); f.Kind != channel.Credit || f.Stream != id {
+		t.Fatalf("got %+v, want credit", f)
+	}
+	m.write(wire(id, channel.Data, channel.Stdin|channel.Last, block))
+	got := m.wait(id)
+	if strings.TrimSpace(got.stdout) != "300000" || !strings.HasPrefix(got.stderr, m.root+"/spill/") {
+		t.Errorf("got %+v", got)
+	}
+	m.run(":", "", "")
+	if left, _ := filepath.Glob(m.root + "/spill/*"); len(left) > 0 {
+		t.Errorf("%v stays behind", left)
+	}
+}
+
+func TestOutputIsWholeAtTheEnd(t *testing.T) {
+	m := start(t)
+	for i := 0; i < 20; i++ {
+		got := m.run(`head -c 100000 /dev/zero; sleep 5 & echo last`, "", "")
+		if len(got.stdout) != 100005 || !strings.HasSuffix(got.stdout, "last\n") {
+			t.Fatalf("round %d: %d bytes", i, len(got.stdout))
+		}
+	}
+}
+
+func TestBackgroundOutputHasItsOwnStream(t *testing.T) {
+	m := start(t)
+	id := m.open(`(sleep 0.2; echo late) & echo now`, "", "")
+	if got := m.wait(id); got.stdout != "now\n" {
+		t.Fatalf("got %q", got.stdout)
+	}
+	for _, want := range []string{`{"method":"output"}`, fmt.Sprintf(`{"execution":%d}`, id), "late\n"} {
+		if f := m.frame(); f.Stream != 2 || string(f.Payload) != want {
+			t.Errorf("got stream %d %q, want %q", f.Stream, f.Payload, want)
+		}
+	}
+}
+
+func TestOneAtATimeInOrder(t *testing.T) {
+	m := start(t)
+	a := m.open(`sleep 0.2; echo a`, "", "")
+	b := m.open(`echo b`, "", "")
+	c := m.open(`echo c`, "", "")
+	m.write(wire(b, channel.Reset, 0, `{"code":"cancelled","message":""}`))
+	if got := m.wait(a); got.stdout != "a\n" {
+		t.Errorf("got %q", got.stdout)
+	}
+	if got := m.wait(c); got.stdout != "c\n" {
+		t.Errorf("got %q", got.stdout)
+	}
+}
+
+func TestTimeLimitAndCancelKeepAnInterpreterThatHeedsThem(t *testing.T) {
+	m := start(t)
+	m.run(`x=1`, "", "")
+	got := m.run(`sleep 30; echo $?`, "", `,"timeoutMs":200`)
+	if len(got.end.Limits) != 1 || got.end.Limits[0].Limit != "time" || got.end.Limits[0].Allowed != 200 ||
+		got.end.Limits[0].Observed < 200 || got.end.State != "kept" || got.stdout != "130\n" {
+		t.Errorf("got %+v", got)
+	}
+	id := m.open(`echo here; sleep 30`, "", "")
+	for f := m.frame(); f.Kind != channel.Data; f = m.frame() {
+	}
+	m.write(wire(id, channel.Reset, 0, `{"code":"cancelled","message":""}`))
+	if got := m.run(`echo $x`, "", ""); got.stdout != "1\n" {
+		t.Errorf("after a cancel: %+v", got)
+	}
+}
+
+func TestTimeLimitEndsAnInterpreterThatDoesNot(t *testing.T) {
+	m := start(t)
+	m.run(`x=1`, "", "")
+	began := time.Now()
+	got := m.run(`trap '' INT; echo out; while :; do sleep 1; done`, "", `,"timeoutMs":200`)
+	if took := time.Since(began); took < 1200*time.Millisecond || took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if got.code() != 137 || got.end.Signal == nil || *got.end.Signal != "SIGKILL" || got.end.State != "reset" || got.stdout != "out\n" {
+		t.Errorf("got %+v", got)
+	}
+	if got := m.run(`echo [$x]`, "", ""); got.stdout != "[]\n" || got.end.State != "kept" {
+		t.Errorf("after the reset: %+v", got)
+	}
+}
+
+func TestDeathIsTold(t *testing.T) {
+	m := start(t)
+	if got := m.run(`echo out; sleep 100 & exit 6`, "", ""); got.code() != 6 || got.end.State != "reset" || got.stdout != "out\n" || got.end.Signal != nil {
+		t.Errorf("got %+v", got)
+	}
+	if got := m.run(`kill -9 $$`, "", ""); got.code() != 137 || *got.end.Signal != "SIGKILL" || len(got.end.Limits) != 0 {
+		t.Errorf("got %+v", got)
+	}
+	// A death between executions is told with the next one.
+	m.run(`(sleep 0.1; kill -9 $$) &`, "", "")
+	time.Sleep(300 * time.Millisecond)
+	if got := m.run(`:`, "", ""); got.end.State != "reset" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestAnInterpreterThatKeepsOldEntropyRunsNothing(t *testing.T) {
+	m := start(t)
+	if err := os.WriteFile(m.root+"/run/bash-1/stale", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.run(`echo ran`, "", ""); !strings.Contains(got.reset, `"failed"`) || got.stdout != "" || got.started {
+		t.Errorf("got %+v", got)
+	}
+	if got := m.run(`echo ran`, "", ""); got.stdout != "ran\n" {
+		t.Errorf("the next one: %+v", got)
+	}
+}
+
+func TestBadRequests(t *testing.T) {
+	m := start(t)
+	for more, code := range map[string]string{
+		`,"env":{"":"x"}`:        "invalid",
+		`,"env":{"A=B":"x"}`:     "invalid",
+		`,"env":{"A":"x\u0000"}`: "invalid",
+		`,"cwd":"a\u0000"`:       "invalid",
+		`,"timeoutMs":0`:         "invalid",
+		`,"memoryBytes":-1`:      "invalid",
+		`,"codeBytes":99`:        "invalid",
+		`,"language":"ruby"`:     "unsupported",
+	} {
+		if got := m.run(`echo ran`, "", more); !strings.Contains(got.reset, `"`+code+`"`) {
+			t.Errorf("%s: got %+v", more, got)
+		}
+	}
+	if got := m.run(`echo ran`, "", ""); got.stdout != "ran\n" {
+		t.Errorf("after them: %+v", got)
+	}
+}
+
+func TestNothingStaysBehind(t *testing.T) {
+	m := start(t)
+	for i := 0; i < 5; i++ {
+		m.run(`touch "$d/more"; mkdir "$d/dir"`, "", "")
+	}
+	m.run(`exit 1`, "", "")
+	m.run(`:`, "", "")
+	if err := m.runner.Settle(5 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	left, _ := filepath.Glob(m.root + "/run/*/[0-9]*")
+	if len(left) != 1 { // the prepared one
+		t.Errorf("%v stay behind", left)
+	}
+}

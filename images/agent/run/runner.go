@@ -1,0 +1,213 @@
+// Package run keeps the interpreters and runs executions in them.
+package run
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"exec-sandbox/agent/channel"
+)
+
+// Session is what a host's greeting sets for everything that runs.
+type Session struct {
+	Env         map[string]string
+	MemoryBytes int64 // for each interpreter; 0 = as much as there is
+	Processes   int   // for each interpreter; 0 = any number
+	Secret      []byte
+
+	generation uint64
+}
+
+// Config is what differs between a machine and a test on a host.
+type Config struct {
+	Directory    string // where interpreters have their directories
+	Spill        string // where large inputs lie, on the disk
+	User         User
+	Interpreters []Interpreter
+	Reaper       *Reaper
+	Group        func(name string) (group, error)
+	Log          func(format string, args ...any)
+	Debug        bool // interpreters' own errors go to the console
+}
+
+// Runner has all interpreters.
+type Runner struct {
+	config       Config
+	null, errors int
+	interpreters map[string]*interpreter
+	background   background
+	ended        sync.WaitGroup
+
+	mu      sync.Mutex
+	session *Session
+}
+
+// New returns a runner without any process.
+func New(config Config) (*Runner, error) {
+	r := &Runner{config: config, interpreters: map[string]*interpreter{}, session: &Session{}}
+	for _, d := range []string{config.Directory, config.Spill} {
+		// Users may pass through, not look around.
+		if err := os.MkdirAll(d, 0o711); err != nil {
+			return nil, fmt.Errorf("making %s: %w", d, err)
+		}
+	}
+	var err error
+	if r.null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+		return nil, fmt.Errorf("opening /dev/null: %w", err)
+	}
+	r.errors = r.null
+	if config.Debug {
+		if fd, err := unix.Open("/dev/console", unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOCTTY, 0); err == nil {
+			r.errors = fd
+		}
+	}
+	return r, nil
+}
+
+// Attach names the channel on which background output leaves.
+func (r *Runner) Attach(conn *channel.Conn) { r.background.conn = conn }
+
+// Start starts every interpreter and waits until all are warm.
+func (r *Runner) Start() error {
+	for _, program := range r.config.Interpreters {
+		i := newInterpreter(r, program)
+		r.interpreters[program.Name] = i
+		r.ended.Add(1)
+		go func() { // ended by Close
+			defer r.ended.Done()
+			i.loop()
+		}()
+	}
+	for _, i := range r.interpreters {
+		if err := <-i.warm; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close ends every interpreter.
+func (r *Runner) Close() {
+	for _, i := range r.interpreters {
+		close(i.stop)
+	}
+	r.ended.Wait()
+	_ = unix.Close(r.null)
+}
+
+// Languages are those whose interpreter is here.
+func (r *Runner) Languages() []string {
+	names := []string{}
+	for _, l := range Languages {
+		if r.interpreters[l.Interpreter] != nil {
+			names = append(names, l.Name)
+		}
+	}
+	return names
+}
+
+func (r *Runner) current() *Session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.session
+}
+
+// Greet applies a host's settings. From then on no interpreter runs anything
+// before it has taken fresh entropy.
+func (r *Runner) Greet(s Session) error {
+	r.mu.Lock()
+	s.generation = r.session.generation + 1
+	r.session = &s
+	r.mu.Unlock()
+	return r.each(2*time.Second, func(i *interpreter) error {
+		if i.process == nil {
+			return nil // its next life starts with them
+		}
+		return i.process.group.limit(s.MemoryBytes, s.Processes)
+	})
+}
+
+// space is how many bytes of the file system with the executions are in use,
+// and how many there are.
+func (r *Runner) space() (used, all int64) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(r.config.Directory, &st); err != nil {
+		return 0, 0
+	}
+	return int64(st.Blocks-st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize
+}
+
+var errBusy = errors.New("busy")
+
+// each runs f once on every interpreter's goroutine and waits, within bounds.
+func (r *Runner) each(within time.Duration, f func(*interpreter) error) error {
+	answers := make(chan error, len(r.interpreters))
+	for _, i := range r.interpreters {
+		i := i
+		i.post(func() { answers <- f(i) })
+	}
+	timeout := time.NewTimer(within)
+	defer timeout.Stop()
+	for range r.interpreters {
+		select {
+		case err := <-answers:
+			if err != nil {
+				return err
+			}
+		case <-timeout.C:
+			return errBusy
+		}
+	}
+	return nil
+}
+
+// Exec takes an execution that the host opened.
+func (r *Runner) Exec(s *channel.Stream, request *Request) {
+	if err := request.check(); err != nil {
+		s.Reset("invalid", err.Error())
+		return
+	}
+	var owner *interpreter
+	for _, l := range Languages {
+		if l.Name == request.Language {
+			owner = r.interpreters[l.Interpreter]
+		}
+	}
+	if owner == nil {
+		s.Reset("unsupported", fmt.Sprintf("no language %q in this image", request.Language))
+		return
+	}
+	e := &execution{request: request, stream: s, epoch: r.background.conn.Epoch(), owner: owner}
+	e.complete[1] = request.StdinBytes != nil && *request.StdinBytes == 0
+	s.Receive(e)
+	owner.post(func() { owner.queue = append(owner.queue, e) })
+}
+
+// Settle waits until every interpreter is idle and prepared, and leaves as
+// little as possible to be done or written later: what is true now becomes
+// true for every clone.
+func (r *Runner) Settle(within time.Duration) error {
+	for deadline := time.Now().Add(within); ; time.Sleep(5 * time.Millisecond) {
+		err := r.each(within, func(i *interpreter) error {
+			if i.current != nil || len(i.queue) > 0 || i.process == nil || !i.process.ready || i.slot == nil {
+				return errBusy
+			}
+			return nil
+		})
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("settling: %w", err)
+		}
+	}
+	debug.FreeOSMemory()
+	unix.Sync()
+	return nil
+}

@@ -1,0 +1,190 @@
+package run
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"exec-sandbox/agent/quick"
+)
+
+const (
+	// inMemory is the largest input that is kept on /run; larger ones go to
+	// the disk, because the pages of /run can never be reclaimed.
+	inMemory = 256 << 10
+	// maxEvidence is what an interpreter may say about an execution.
+	maxEvidence = 4 << 20
+)
+
+// slot is the directory of one execution, prepared while the interpreter is
+// idle. User code owns the directory and may do to it what it likes, so the
+// agent only uses descriptors that it opened before user code could know.
+type slot struct {
+	sequence       int
+	name           string
+	base           int // the interpreter's directory
+	basePath       string
+	directory      int
+	code, stdin    int
+	settings       int
+	stdout, stderr *pipe
+	spilled        []string // inputs that lie on the disk
+}
+
+// spill names inputs on the disk, across all interpreters.
+var spill atomic.Uint64
+
+// newSlot prepares an execution in the interpreter's directory.
+func newSlot(base int, basePath string, sequence int, shell bool, user User) (*slot, error) {
+	s := &slot{
+		sequence: sequence, name: strconv.Itoa(sequence), base: base, basePath: basePath,
+		directory: -1, code: -1, stdin: -1, settings: -1,
+	}
+	if err := s.prepare(shell, user); err != nil {
+		s.discard()
+		return nil, fmt.Errorf("preparing an execution: %w", err)
+	}
+	return s, nil
+}
+
+func (s *slot) prepare(shell bool, user User) (err error) {
+	if err := quick.MakeDirectory(s.base, s.name, 0o700); err != nil {
+		return fmt.Errorf("making its directory: %w", err)
+	}
+	s.directory, err = quick.Open(s.base, s.name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fmt.Errorf("opening its directory: %w", err)
+	}
+	settings := "settings"
+	if shell {
+		settings = "settings.sh"
+	}
+	for _, f := range []struct {
+		fd   *int
+		name string
+	}{{&s.code, "code"}, {&s.stdin, "stdin"}, {&s.settings, settings}} {
+		const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW
+		if *f.fd, err = quick.Open(s.directory, f.name, flags, 0o644); err != nil {
+			return fmt.Errorf("making its %s: %w", f.name, err)
+		}
+	}
+	for _, f := range []struct {
+		pipe **pipe
+		name string
+	}{{&s.stdout, "stdout"}, {&s.stderr, "stderr"}} {
+		if err := makeFIFO(s.directory, f.name, user); err != nil {
+			return err
+		}
+		if *f.pipe, err = openPipe(s.directory, f.name); err != nil {
+			return fmt.Errorf("opening its %s: %w", f.name, err)
+		}
+	}
+	// Last, so that nobody else could have put anything there.
+	if err := quick.Chown(s.directory, "", user.UID, user.GID); err != nil {
+		return fmt.Errorf("handing over its directory: %w", err)
+	}
+	return nil
+}
+
+// spillTo moves an input that will be large to the disk, before it is written.
+func (s *slot) spillTo(directory, name string, fd *int) error {
+	path := filepath.Join(directory, strconv.FormatUint(spill.Add(1), 10))
+	file, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return fmt.Errorf("making a large input: %w", err)
+	}
+	s.spilled = append(s.spilled, path)
+	if err := unix.Unlinkat(s.directory, name, 0); err != nil {
+		_ = unix.Close(file)
+		return fmt.Errorf("replacing the input %s: %w", name, err)
+	}
+	if err := unix.Symlinkat(path, s.directory, name); err != nil {
+		_ = unix.Close(file)
+		return fmt.Errorf("linking the input %s: %w", name, err)
+	}
+	_ = unix.Close(*fd)
+	*fd = file
+	return nil
+}
+
+// evidence reads what the interpreter left about the execution.
+func (s *slot) evidence() ([]byte, error) {
+	fd, err := quick.Open(s.directory, "evidence", unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("opening the evidence: %w", err)
+	}
+	defer quick.Close(fd)
+	var out []byte
+	buffer := make([]byte, 4096)
+	for {
+		n, err := quick.Read(fd, buffer)
+		if err != nil {
+			return nil, fmt.Errorf("reading the evidence: %w", err)
+		}
+		out = append(out, buffer[:n]...)
+		if n < len(buffer) { // a regular file: nothing else is short
+			return out, nil
+		}
+		if len(out) > maxEvidence {
+			return nil, fmt.Errorf("the evidence is larger than %d bytes", maxEvidence)
+		}
+	}
+}
+
+// remove forgets the execution's files. Pipes outlive it.
+func (s *slot) remove() {
+	// By name and from inside is quick; anything that users added is not.
+	if s.directory >= 0 {
+		for _, name := range []string{"code", "stdin", "settings", "settings.sh", "stdout", "stderr", "evidence"} {
+			_ = quick.Remove(s.directory, name, 0)
+		}
+	}
+	for _, fd := range []int{s.directory, s.code, s.stdin, s.settings} {
+		if fd >= 0 {
+			quick.Close(fd)
+		}
+	}
+	if err := quick.Remove(s.base, s.name, unix.AT_REMOVEDIR); err != nil {
+		_ = os.RemoveAll(filepath.Join(s.basePath, s.name))
+	}
+	for _, path := range s.spilled {
+		_ = os.Remove(path)
+	}
+}
+
+// discard removes a slot that was never used.
+func (s *slot) discard() {
+	if s.stdout != nil {
+		s.stdout.close()
+	}
+	if s.stderr != nil {
+		s.stderr.close()
+	}
+	s.remove()
+}
+
+func makeFIFO(directory int, name string, user User) error {
+	if err := quick.MakeFIFO(directory, name, 0o600); err != nil {
+		return fmt.Errorf("making the FIFO %s: %w", name, err)
+	}
+	if err := quick.Chown(directory, name, user.UID, user.GID); err != nil {
+		return fmt.Errorf("handing over the FIFO %s: %w", name, err)
+	}
+	return nil
+}
+
+// writeAll writes to a file that is not a pipe.
+func writeAll(fd int, payload []byte) error {
+	for len(payload) > 0 {
+		n, err := quick.Write(fd, payload)
+		if err != nil {
+			return err
+		}
+		payload = payload[n:]
+	}
+	return nil
+}

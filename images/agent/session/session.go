@@ -1,0 +1,109 @@
+package session
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"exec-sandbox/agent/boot"
+	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/identity"
+	"exec-sandbox/agent/run"
+)
+
+// settleWait is how long sealing may wait for interpreters to become idle.
+const settleWait = 60 * time.Second
+
+// Session serves whichever host is connected.
+type Session struct {
+	runner  *run.Runner
+	version string
+	build   bool // the machine is being made into a template
+}
+
+// New returns a session that no host has greeted.
+func New(runner *run.Runner, version string) *Session {
+	return &Session{runner: runner, version: version}
+}
+
+// Announcement is the greeting of a guest that has just booted.
+func (s *Session) Announcement() any { return s.greeting() }
+
+func (s *Session) greeting() greeting {
+	g := greeting{Protocol: protocol, Ready: true, Languages: s.runner.Languages(), Agent: s.version}
+	var name unix.Utsname
+	if unix.Uname(&name) == nil {
+		g.Kernel = unix.ByteSliceToString(name.Release[:])
+	}
+	return g
+}
+
+// Hello makes this machine what the host says it is. Each part is acknowledged
+// for itself, and truthfully: the host destroys a machine that lacks one.
+func (s *Session) Hello(payload []byte) (any, error) {
+	h, err := parseHello(payload)
+	if err != nil {
+		return nil, err
+	}
+	s.build = h.purpose == "build"
+	did := func(what string, err error) bool {
+		if err != nil {
+			boot.Log("%s: %v", what, err)
+		}
+		return err == nil
+	}
+	// Entropy first: nothing may run that could still see the template's.
+	ack := acknowledged{
+		Entropy:   did("entropy", identity.AddEntropy(h.entropy)),
+		Clock:     did("clock", identity.SetClock(h.clock)),
+		Hostname:  did("hostname", identity.SetHostname(h.hostname)),
+		MachineID: did("machine id", identity.SetMachineID(boot.MachineID, h.machineID)),
+		Env:       true, // held by the runner, given to whatever runs
+	}
+	ack.Limits = did("limits", s.runner.Greet(run.Session{
+		Env:         h.env,
+		MemoryBytes: h.memoryBytes,
+		Processes:   h.processes,
+		Secret:      h.entropy,
+	}))
+	g := s.greeting()
+	g.Acknowledged = &ack
+	return g, nil
+}
+
+// Open takes a request.
+func (s *Session) Open(stream *channel.Stream, payload []byte) error {
+	request, err := run.ParseRequest(payload)
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		return err
+	}
+	if err != nil {
+		stream.Reset("invalid", err.Error())
+		return nil
+	}
+	switch request.Method {
+	case "exec":
+		s.runner.Exec(stream, request)
+	case "seal":
+		if !s.build {
+			stream.Reset("invalid", "only a machine greeted for building can be sealed")
+			return nil
+		}
+		go func() { // ends within settleWait
+			if err := s.runner.Settle(settleWait); err != nil {
+				stream.Reset("failed", err.Error())
+				return
+			}
+			stream.End(struct{}{})
+		}()
+	case "shutdown":
+		go boot.PowerOff() // ends with the machine
+	default:
+		stream.Reset("unsupported", fmt.Sprintf("no method %q", request.Method))
+	}
+	return nil
+}

@@ -1,0 +1,843 @@
+/**
+ * Keeps one Node alive between executions, for JavaScript and TypeScript.
+ *
+ * The agent starts `node --expose-internals javascript.mjs DIR` once and then writes `exec NNN` into the FIFO DIR/in for every
+ * execution; DIR/NNN holds its code, settings and standard streams. We answer through DIR/out (`ready`, `started NNN [reseeded]`,
+ * `done NNN`) and leave the outcome in DIR/NNN/evidence. The protocol is described with the agent; this is only Node's end of it.
+ *
+ * How code runs: V8's REPL mode (re-declaration, top-level await, completion value) exists only behind the inspector, so an execution
+ * is one `Runtime.evaluate` on a same-thread inspector connection. native.c dispatches it straight from the event loop, hence no frame
+ * of ours is beneath the user's, and it can stop what runs (SIGINT, process.exit).
+ *
+ * User code shares the process and may patch anything in it: every function we use later is bound here first (`primordials` are Node's
+ * own copies). Whatever calls user code in disguise (inspecting a value) is part of the execution.
+ *
+ * `--expose-internals` gives three things that have no public name: the inspector connection, acorn (for static imports), and the
+ * switch that lets inspector-evaluated code use `import()`. V8's string hash seed is the same in all clones of a template, and cannot
+ * be changed in a running process; it only protects a process from collisions in its own input.
+ */
+import { AsyncLocalStorage } from "node:async_hooks"
+import * as fs from "node:fs"
+import { createRequire, Module, SourceMap, stripTypeScriptTypes, syncBuiltinESMExports } from "node:module"
+import { join } from "node:path"
+import process from "node:process"
+import { setImmediate } from "node:timers"
+import { pathToFileURL } from "node:url"
+import { inspect, types } from "node:util"
+import vm from "node:vm"
+
+const emitWarning = process.emitWarning
+process.emitWarning = () => {} // until we are ready: what we use is experimental, and that is our affair
+
+const load = createRequire(import.meta.url)
+const { internalBinding, primordials } = load("internal/test/binding")
+const acorn = load("internal/deps/acorn/acorn/dist/acorn")
+const native = { exports: {} }
+process.dlopen(native, new URL("native.node", import.meta.url).pathname)
+const { listen, run, redirect, write, send, dup, terminate, reseed: reseedOpenSSL } = native.exports
+
+const {
+  ArrayIsArray,
+  ArrayPrototypePush,
+  BigInt: toBigInt,
+  Error: NativeError,
+  JSONParse,
+  JSONStringify,
+  ObjectDefineProperty,
+  ObjectGetOwnPropertyDescriptor,
+  ObjectGetPrototypeOf,
+  ObjectIs,
+  ObjectKeys,
+  ObjectPrototype,
+  PromisePrototypeThen,
+  RegExpPrototypeExec,
+  RegExpPrototypeSymbolReplace,
+  SafeMap,
+  SafeSet,
+  SafeWeakSet,
+  StringPrototypeIncludes,
+  StringPrototypePadStart,
+  StringPrototypeSlice,
+  StringPrototypeSplit,
+  StringPrototypeStartsWith
+} = primordials
+const { readFileSync, writeFileSync, closeSync, ReadStream, mkdirSync, symlinkSync, rmSync } = fs
+const { isPromise, isProxy, isNativeError } = types
+const { env: environment, cwd: currentDirectory, chdir, getActiveResourcesInfo } = process
+const bytesOf = Buffer.from
+const { console } = globalThis
+const home = process.argv[2]
+
+/** Parts of the evidence, in UTF-16 units; all of it must fit one frame of 256 KiB even where each becomes six bytes of JSON. */
+const limits = { repr: 16384, json: 49152, message: 8192, traceback: 16384, path: 4096 }
+
+const clip = (text, limit) => (text.length > limit ? StringPrototypeSlice(text, 0, limit - 1) + "…" : text)
+
+/** Own enumerable entries, without the array iterator that user code may have broken. */
+function each(object, visit) {
+  const keys = ObjectKeys(object)
+  for (let i = 0; i < keys.length; i++) visit(keys[i], object[keys[i]])
+}
+
+// --- State ---------------------------------------------------------------------------------------------------------------------------
+
+/** The execution that user code is running for, or null between executions. */
+let current = null
+/** The last one started: descriptors 0, 1 and 2 are its. */
+let owner = null
+/** Which execution an asynchronous callback comes from. */
+const storage = new AsyncLocalStorage()
+
+/** The source texts of recent executions, by name, for error messages: a function may fail long after it was defined. */
+const texts = new SafeMap()
+
+function remember(name, code) {
+  const text = { __proto__: null, code, sourceMap: null }
+  texts.set(name, text)
+  if (texts.size > 200) for (const oldest of texts.keys()) return (texts.delete(oldest), text)
+  return text
+}
+
+class Execution {
+  number
+  directory
+  name
+  settings
+  request = 0 // id of the inspector's message
+  place = "" // where V8 says an exception comes from, for one without a stack
+  saved = null // what its env and cwd replaced
+  exitCode = null
+  settled = false // the code has come to its end, though its value may be a promise that has not
+  exiting = false // process.exit was called
+  over = false // the outcome is known
+  exception = null
+  commands = []
+  result = null
+  pipes = null // copies of its stdout and stderr, when it may still print after the next one has begun
+}
+
+// --- Inspector -----------------------------------------------------------------------------------------------------------------------
+
+let lastRequest = 0
+let answer = null
+const connection = new (internalBinding("inspector").Connection)((text) => {
+  const message = JSONParse(text)
+  if (message.id === current?.request) evaluated(current, message)
+  else answer = message
+})
+
+/** A command that is answered at once. */
+function command(method, params) {
+  const id = ++lastRequest
+  answer = null
+  connection.dispatch(JSONStringify({ id, method, params }))
+  return answer?.id === id ? answer.result : undefined
+}
+
+let received
+const receive = (value) => {
+  received = value
+}
+const receiver = (() => {
+  globalThis.receive = receive
+  const { result } = command("Runtime.evaluate", { expression: "receive" })
+  delete globalThis.receive
+  return result.objectId
+})()
+
+/** The value behind what the inspector reports. */
+function valueOf(remote) {
+  if (remote.objectId !== undefined) {
+    command("Runtime.callFunctionOn", {
+      functionDeclaration: "function (receive, value) { receive(value) }",
+      objectId: receiver,
+      arguments: [{ objectId: receiver }, { objectId: remote.objectId }],
+      silent: true
+    })
+    command("Runtime.releaseObject", { objectId: remote.objectId })
+    const value = received
+    received = undefined
+    return value
+  }
+  const text = remote.unserializableValue
+  if (text === undefined) return remote.type === "undefined" ? undefined : remote.value
+  return remote.type === "bigint" ? toBigInt(StringPrototypeSlice(text, 0, -1)) : +text
+}
+
+// --- From source text to what V8 evaluates ---------------------------------------------------------------------------------------------
+
+/** TypeScript: blanking types keeps every position; what must be rewritten (enums, namespaces) gets a source map instead. */
+function stripTypes(text, sourceUrl) {
+  try {
+    return stripTypeScriptTypes(text.code, { sourceUrl })
+  } catch (error) {
+    if (error.code !== "ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX") throw error
+  }
+  const output = stripTypeScriptTypes(text.code, { mode: "transform", sourceMap: true, sourceUrl })
+  const map = RegExpPrototypeExec(/\n\/\/# sourceMappingURL=data:application\/json;base64,([\w+/=]+)/, output)?.[1]
+  if (map !== undefined) text.sourceMap = new SourceMap(JSONParse(`${bytesOf(map, "base64")}`))
+  return output
+}
+
+function withoutOurFrames(error) {
+  error.stack = RegExpPrototypeSymbolReplace(/\n {4}at [^]*$/, error.stack, "")
+  return error
+}
+
+/** Leaves errors of meaning (duplicate names, unknown exports) to V8: an earlier execution may have declared what is used here. */
+class Parser extends acorn.Parser {
+  raiseRecoverable() {}
+}
+
+const moduleSyntax = /(?:^|[;{}\n]|\*\/)[ \t]*(?:import\s*[\w$"'{*]|export[\s{*])|import\s*\.\s*meta/
+
+/** Static imports and exports, which a script cannot have, become what does the same in one. Lines stay lines. */
+function rewriteModuleSyntax(code) {
+  if (RegExpPrototypeExec(moduleSyntax, code) === null) return code
+  let program
+  try {
+    program = Parser.parse(code, {
+      ecmaVersion: "latest",
+      sourceType: "module",
+      allowAwaitOutsideFunction: true,
+      allowHashBang: true,
+      allowReturnOutsideFunction: true
+    })
+  } catch {
+    return code // V8 says what is wrong, in its own words
+  }
+  let output = ""
+  let end = 0
+  for (const node of program.body) {
+    const text = rewriteDeclaration(code, node)
+    if (text === null) continue
+    const lines = countLines(code, node.start, node.end) - countLines(text, 0, text.length)
+    output += code.slice(end, node.start) + text + "\n".repeat(Math.max(0, lines))
+    end = node.end
+  }
+  return output + code.slice(end)
+}
+
+const countLines = (text, from, to) => text.slice(from, to).split("\n").length - 1
+
+const propertyName = (code, node) => code.slice(node.start, node.end)
+
+function rewriteDeclaration(code, node) {
+  const attributes = node.attributes?.length
+    ? `, { with: { ${node.attributes.map((a) => code.slice(a.start, a.end)).join(", ")} } }`
+    : ""
+  const from = node.source && `await import(${node.source.raw}${attributes})`
+  switch (node.type) {
+    case "ImportDeclaration": {
+      let everything = null
+      const names = []
+      for (const specifier of node.specifiers) {
+        const local = specifier.local.name
+        if (specifier.type === "ImportNamespaceSpecifier") everything = local
+        else if (specifier.type === "ImportDefaultSpecifier") names.push(`default: ${local}`)
+        else names.push(`${propertyName(code, specifier.imported)}: ${local}`)
+      }
+      const pattern = `{ ${names.join(", ")} }`
+      if (everything === null) return node.specifiers.length ? `const ${pattern} = ${from};` : `${from};`
+      return `const ${everything} = ${from}${names.length ? `, ${pattern} = ${everything}` : ""};`
+    }
+    case "ExportAllDeclaration":
+      return `${from};`
+    case "ExportNamedDeclaration":
+      if (node.declaration) return code.slice(node.declaration.start, node.end).padStart(node.end - node.start)
+      return from ? `${from};` : ";"
+    case "ExportDefaultDeclaration": {
+      const value = code.slice(node.declaration.start, node.declaration.end)
+      return node.declaration.id ? value.padStart(node.declaration.end - node.start) : `(${value});`
+    }
+    default:
+      return null
+  }
+}
+
+// --- Evidence ------------------------------------------------------------------------------------------------------------------------
+
+class NotPlain extends NativeError {}
+
+/** A copy of plain data (what JSON holds exactly), or NotPlain; reads no getter and calls nothing of the user's. */
+function plain(value, room, depth = 0) {
+  if (ObjectIs(value, -0)) throw new NotPlain()
+  if (value === null || typeof value === "boolean") room.left -= 5
+  else if (typeof value === "string") room.left -= value.length + 3
+  else if (typeof value === "number" && value - value === 0) room.left -= 8
+  else if (typeof value !== "object" || isProxy(value) || depth > 50) throw new NotPlain()
+  else return plainObject(value, room, depth)
+  if (room.left < 0) throw new NotPlain()
+  return value
+}
+
+function plainObject(value, room, depth) {
+  const prototype = ObjectGetPrototypeOf(value)
+  const list = ArrayIsArray(value)
+  if (!list && prototype !== null && prototype !== ObjectPrototype) throw new NotPlain()
+  const keys = ObjectKeys(value)
+  if ((list && keys.length !== value.length) || keys.length > room.left) throw new NotPlain()
+  const copy = list ? [] : { __proto__: null }
+  for (let i = 0; i < keys.length; i++) {
+    const key = keys[i]
+    const property = ObjectGetOwnPropertyDescriptor(value, key)
+    if (property.get !== undefined || property.set !== undefined) throw new NotPlain()
+    room.left -= key.length + 4
+    const item = plain(property.value, room, depth + 1)
+    if (list) ArrayPrototypePush(copy, item)
+    else copy[key] = item
+  }
+  room.left -= 2
+  return copy
+}
+
+function inspected(value) {
+  try {
+    return inspect(value)
+  } catch {
+    return "[the value cannot be inspected]"
+  }
+}
+
+function describeResult(value) {
+  if (value === undefined) return null
+  const long = typeof value === "string" && value.length > limits.repr
+  const repr = clip(inspected(long ? StringPrototypeSlice(value, 0, limits.repr) : value), limits.repr)
+  try {
+    return { repr, json: plain(value, { left: limits.json / 2 }) }
+  } catch {
+    return { repr }
+  }
+}
+
+/** A property that may be a getter, a proxy's, or of any type. */
+function read(value, key) {
+  try {
+    const text = value[key]
+    return typeof text === "string" ? text : null
+  } catch {
+    return null
+  }
+}
+
+const missingModule = /^Cannot find (?:module|package) '([^']+)'/
+const bareName = /^(@[^/]+\/[^/]+|[^./@][^/]*)/
+
+/** `module` of an error that says that a module is not there: the package's name, or the path as given. */
+function missing(code, message) {
+  if (code !== "ERR_MODULE_NOT_FOUND" && code !== "MODULE_NOT_FOUND" && code !== "ERR_UNKNOWN_BUILTIN_MODULE")
+    return null
+  const name = RegExpPrototypeExec(missingModule, message)?.[1] ?? RegExpPrototypeExec(/: (\S+)$/, message)?.[1]
+  return name === undefined ? null : clip(RegExpPrototypeExec(bareName, name)?.[1] ?? name, limits.path)
+}
+
+function typeName(error) {
+  if (typeof error !== "object" || error === null) return typeof error
+  const name = isNativeError(error) ? read(error, "name") : null
+  if (name !== null && name !== "Error") return name
+  try {
+    return read(error.constructor, "name") ?? "Object"
+  } catch {
+    return "Object"
+  }
+}
+
+const spawnErrors = { __proto__: null, ENOENT: "not-found", EACCES: "permission", ENOEXEC: "not-executable" }
+
+function describeException(execution, error) {
+  const object = typeof error === "object" && error !== null
+  const code = object ? read(error, "code") : null
+  const message = object ? (read(error, "message") ?? "") : typeof error === "string" ? error : inspected(error)
+  const syscall = (object ? read(error, "syscall") : null) ?? ""
+  const path = object ? read(error, syscall === "chdir" ? "dest" : "path") : null
+  const errno = code !== null && RegExpPrototypeExec(/^E[A-Z0-9]+$/, code) !== null ? code : null
+  if (errno in spawnErrors && path !== null && StringPrototypeStartsWith(syscall, "spawn")) {
+    const name = clip(path, limits.path)
+    execution.commands = [{ name, kind: spawnErrors[errno], path: StringPrototypeIncludes(name, "/") ? name : null }]
+  }
+  return {
+    type: clip(typeName(error), 1024),
+    message: clip(message, limits.message),
+    traceback: clip(mapped((object ? read(error, "stack") : null) ?? inspected(error)), limits.traceback),
+    errno,
+    path: path === null ? null : clip(path, limits.path),
+    module: missing(code, message),
+    code
+  }
+}
+
+const position = /(<exec-\d+>):(\d+):(\d+)/
+const positions = /(<exec-\d+>):(\d+):(\d+)/g
+
+/** Positions in transformed TypeScript back to those of the user's text. */
+function mapped(text) {
+  return RegExpPrototypeSymbolReplace(positions, text, (all, name, line, column) => {
+    const entry = texts.get(name)?.sourceMap?.findEntry(line - 1, column - 1)
+    return entry?.originalLine === undefined ? all : `${name}:${entry.originalLine + 1}:${entry.originalColumn + 1}`
+  })
+}
+
+/** The line that Node shows above an uncaught exception. */
+function sourceLine(execution, stack) {
+  const place = RegExpPrototypeExec(position, stack) ?? RegExpPrototypeExec(position, mapped(execution.place))
+  const text = texts.get(place?.[1])
+  if (text === undefined) return ""
+  const { 1: name, 2: line, 3: column } = place
+  const lines = StringPrototypeSplit(text.code, "\n")
+  if (line > lines.length) return `${name}:${lines.length}\n${clip(lines[lines.length - 1], 1000)}\n\n` // the end of the text
+  return `${name}:${line}\n${clip(lines[line - 1], 1000)}\n${StringPrototypePadStart("^", +column)}\n\n`
+}
+
+/** What Node prints when an exception ends it: the line, the error, its version. */
+function printException(execution, error) {
+  const object = typeof error === "object" && error !== null
+  const stack = mapped((object ? read(error, "stack") : null) ?? "")
+  let text = typeof error === "string" ? error : mapped(inspected(error))
+  // An error without frames is inspected in brackets; Node prints it without.
+  if (stack !== "" && StringPrototypeStartsWith(text, `[${stack}]`))
+    text = stack + StringPrototypeSlice(text, stack.length + 2)
+  const header = StringPrototypeStartsWith(stack, "<exec-") ? "" : sourceLine(execution, stack)
+  printFor(execution, 2, `${header}${text}\n\nNode.js ${process.version}\n`)
+}
+
+// --- Standard streams ----------------------------------------------------------------------------------------------------------------
+
+/** Copies of output pipes kept for executions that may still print; closed when those are gone, or nothing is left that could. */
+const kept = new SafeSet()
+const collected = new FinalizationRegistry((pipes) => release(pipes))
+
+function release(pipes) {
+  if (!kept.delete(pipes)) return
+  for (let i = 0; i < 2; i++) {
+    try {
+      closeSync(pipes[i])
+    } catch {}
+  }
+}
+
+/** Called before the next execution takes descriptors 1 and 2 over. */
+function keepPipes() {
+  const alive = getActiveResourcesInfo().length > 0
+  if (!alive) for (const pipes of kept) release(pipes)
+  if (!alive || owner === null) return
+  owner.pipes = [dup(1), dup(2)]
+  kept.add(owner.pipes)
+  collected.register(owner, owner.pipes)
+  if (kept.size > 64) for (const pipes of kept) return release(pipes)
+}
+
+/** Where the code that is running now prints: an older execution's timer writes into that execution's pipe, or nowhere. */
+function outputOf(execution, fd) {
+  if (execution === undefined || execution === owner) return fd
+  return execution.pipes !== null && kept.has(execution.pipes) ? execution.pipes[fd - 1] : -1
+}
+
+function printFor(execution, fd, text) {
+  write(outputOf(execution, fd), bytesOf(text))
+}
+
+/** Gives a stream over descriptor 1 or 2 our way of writing. Synchronous, as Node's own is for files. */
+function prepareOutput(stream, fd) {
+  ObjectDefineProperty(stream, "_write", {
+    __proto__: null,
+    configurable: true,
+    writable: true,
+    value(chunk, encoding, callback) {
+      const to = outputOf(storage.getStore(), fd)
+      if (to >= 0) write(to, chunk)
+      callback()
+    }
+  })
+  return stream
+}
+
+const streams = { stdout: prepareOutput(process.stdout, 1), stderr: prepareOutput(process.stderr, 2), stdin: undefined }
+const { constructor: OutputStream, _destroy: keepOpen } = streams.stdout
+
+function freshOutput(name, fd) {
+  const former = streams[name]
+  if (!former.writableEnded && !former.destroyed) return
+  const stream = new OutputStream(fd, { autoClose: false })
+  stream.fd = fd
+  stream._type = "fs"
+  stream._isStdio = true
+  stream.destroySoon = stream.destroy
+  stream._destroy = keepOpen
+  streams[name] = prepareOutput(stream, fd)
+  console[`_${name}`] = stream
+}
+
+function freshStreams() {
+  freshOutput("stdout", 1)
+  freshOutput("stderr", 2)
+  const { stdin } = streams
+  streams.stdin = undefined
+  try {
+    stdin?.destroy()
+  } catch {} // patched by the user
+}
+
+for (const name of ["stdout", "stderr"]) {
+  ObjectDefineProperty(process, name, {
+    __proto__: null,
+    configurable: true,
+    enumerable: true,
+    get: () => streams[name]
+  })
+}
+ObjectDefineProperty(process, "stdin", {
+  __proto__: null,
+  configurable: true,
+  enumerable: true,
+  get: () => (streams.stdin ??= new ReadStream(null, { fd: 0, autoClose: false }))
+})
+
+// --- Fresh randomness ------------------------------------------------------------------------------------------------------------------
+
+const { randomUUID, randomInt, getRandomValues } = process.getBuiltinModule("node:crypto")
+let seed = null
+let mathRandom
+
+/** xoshiro128++ over `state`, two steps for 53 bits. Refers to nothing outside: it is also made inside other contexts. */
+function generator(state) {
+  const next = () => {
+    const sum = (state[0] + state[3]) | 0
+    const result = (((sum << 7) | (sum >>> 25)) + state[0]) | 0
+    const shifted = state[1] << 9
+    state[2] ^= state[0]
+    state[3] ^= state[1]
+    state[1] ^= state[2]
+    state[0] ^= state[3]
+    state[2] ^= shifted
+    state[3] = (state[3] << 11) | (state[3] >>> 21)
+    return result >>> 0
+  }
+  const random = () => ((next() >>> 5) * 67108864 + (next() >>> 6)) / 9007199254740992
+  // Bound, a function prints as native code.
+  return Object.defineProperty(random.bind(), "name", { value: "random", configurable: true })
+}
+
+/**
+ * Makes this clone's random numbers its own: OpenSSL's generator, Node's caches of UUIDs (128) and of random integers (1024) drawn
+ * before, and `Math.random`, which V8 seeds from a state that it shares with the template. Worker threads are new isolates, seeded
+ * from OpenSSL; new contexts are not, and are given a generator of their own.
+ */
+function reseed(hex) {
+  const entropy = bytesOf(hex, "hex")
+  reseedOpenSSL(entropy)
+  for (let i = 0; i < 128; i++) randomUUID()
+  for (let i = 0; i < 1024; i++) randomInt(2)
+  if (seed === null) Math.random = mathRandom = generator((seed = new Int32Array(4)))
+  for (let i = 0; i < 4; i++) seed[i] = entropy.readInt32LE(4 * i) ^ (entropy.readInt32LE(16 + 4 * i) + i)
+  for (let i = 0; i < 16; i++) mathRandom() // so that similar seeds do not show
+}
+
+const { createContext, runInContext, runInNewContext, Script } = vm
+const { runInNewContext: runScriptInNewContext } = Script.prototype
+const seededContexts = new SafeWeakSet()
+
+function freshContext(object, options) {
+  const context = createContext(object, options)
+  if (seed !== null && !seededContexts.has(context)) {
+    seededContexts.add(context)
+    const make = runInContext(`(${generator})`, context)
+    runInContext("Math", context).random = make(getRandomValues(new Int32Array(4)))
+  }
+  return context
+}
+
+/** What the functions that make a context and run code in it call its options. */
+function contextOptions(options) {
+  if (typeof options !== "object" || options === null) return undefined
+  const { contextName, contextOrigin, contextCodeGeneration, microtaskMode, importModuleDynamically } = options
+  const names = { name: contextName, origin: contextOrigin, codeGeneration: contextCodeGeneration }
+  return { ...names, microtaskMode, importModuleDynamically }
+}
+
+vm.createContext = freshContext
+vm.runInNewContext = (code, object, options) =>
+  runInNewContext(code, freshContext(object, contextOptions(options)), options)
+Script.prototype.runInNewContext = function (object, options) {
+  return runScriptInNewContext.call(this, freshContext(object, contextOptions(options)), options)
+}
+
+// --- One execution -------------------------------------------------------------------------------------------------------------------
+
+let requirePath = ""
+let requireGiven
+
+/** `require`, `module`, `exports`, as `node -e` has them, for the directory the code runs in. */
+function giveRequire() {
+  let path
+  try {
+    path = join(currentDirectory(), "[eval]")
+  } catch {
+    return // the directory was removed
+  }
+  if (path === requirePath) return
+  const replace = requireGiven === undefined || globalThis.require === requireGiven
+  requirePath = path
+  requireGiven = createRequire(path)
+  requireGiven.main = mainModule
+  mainModule.filename = path
+  mainModule.paths = Module._nodeModulePaths(currentDirectory())
+  if (replace) define("require", requireGiven)
+}
+
+const mainModule = new Module("[eval]")
+
+function define(name, value) {
+  ObjectDefineProperty(globalThis, name, {
+    __proto__: null,
+    configurable: true,
+    writable: true,
+    enumerable: false,
+    value
+  })
+}
+
+function applySettings(execution) {
+  const { env, cwd } = execution.settings
+  const saved = { __proto__: null, env: { __proto__: null }, cwd: null, at: null }
+  execution.saved = saved
+  each(env, (key, value) => {
+    saved.env[key] = environment[key]
+    environment[key] = value
+  })
+  if (cwd) {
+    try {
+      saved.cwd = currentDirectory()
+    } catch {}
+    chdir(cwd)
+    saved.at = currentDirectory()
+  }
+}
+
+/** Takes the settings back, where the user has not changed them. */
+function removeSettings({ settings, saved }) {
+  if (saved === null) return
+  each(saved.env, (key, former) => {
+    if (environment[key] !== settings.env[key]) return
+    if (former === undefined) delete environment[key]
+    else environment[key] = former
+  })
+  try {
+    if (saved.cwd !== null && currentDirectory() === saved.at) chdir(saved.cwd)
+  } catch {}
+}
+
+/** First half of an execution: everything up to the message that makes the inspector evaluate it. */
+function prepare(number) {
+  const execution = new Execution()
+  execution.number = number
+  execution.directory = `${home}/${number}`
+  execution.settings = JSONParse(readFileSync(`${execution.directory}/settings`, "utf8"))
+  execution.name = `<exec-${execution.settings.sequence}>`
+  const text = remember(execution.name, readFileSync(`${execution.directory}/code`, "utf8"))
+  keepPipes()
+  owner = current = execution
+  redirect(execution.directory)
+  freshStreams()
+  const { entropy, language } = execution.settings
+  if (entropy) reseed(entropy)
+  if (number !== warmUp) send(`started ${number}${entropy ? " reseeded" : ""}\n`)
+  storage.enterWith(execution)
+  run(execution.directory)
+  try {
+    applySettings(execution)
+    giveRequire()
+    const code = rewriteModuleSyntax(language === "typescript" ? stripTypes(text, execution.name) : text.code)
+    execution.request = ++lastRequest
+    return JSONStringify({
+      id: execution.request,
+      method: "Runtime.evaluate",
+      params: { expression: `${code}\n//# sourceURL=${execution.name}`, replMode: true, silent: true }
+    })
+  } catch (error) {
+    fail(execution, withoutOurFrames(error))
+  }
+}
+
+/** The code has come to its end, or to an exception, or was stopped. */
+function evaluated(execution, { result: response }) {
+  if (execution.over || execution.exiting || response === undefined) return
+  const details = response.exceptionDetails
+  if (details !== undefined) {
+    const { lineNumber, columnNumber } = details
+    execution.place = `${execution.name}:${lineNumber + 1}:${columnNumber + 1}`
+    if (details.exception === undefined) return // terminated
+    return fail(execution, valueOf(details.exception))
+  }
+  const value = valueOf(response.result)
+  execution.settled = true
+  // A trailing `main()` is waited for, as a program that ends with it would be.
+  if (isPromise(value))
+    PromisePrototypeThen(
+      value,
+      (result) => succeed(execution, result),
+      (error) => fail(execution, error)
+    )
+  else succeed(execution, value)
+}
+
+function succeed(execution, value) {
+  if (execution.over) return
+  execution.result = describeResult(value)
+  // Not at once: what was rejected and is not handled shows only after the microtasks.
+  conclude(execution)
+}
+
+function fail(execution, error) {
+  if (execution.over) return
+  execution.over = true
+  execution.exitCode = 1
+  execution.result = null
+  try {
+    printException(execution, error)
+    execution.exception = describeException(execution, error)
+  } catch {
+    // Only where user code has broken what even these rely on.
+    execution.exception ??= {
+      type: "Error",
+      message: "",
+      traceback: "",
+      errno: null,
+      path: null,
+      module: null,
+      code: null
+    }
+  }
+  conclude(execution)
+}
+
+function conclude(execution) {
+  setImmediate(finish, execution)
+}
+
+function finish(execution) {
+  run("")
+  if (execution !== current) return
+  current = null
+  execution.over = true
+  removeSettings(execution)
+  command("Runtime.discardConsoleEntries") // the inspector keeps what was logged
+  const { commands, exception, result } = execution
+  const exitCode = (execution.exitCode ?? process.exitCode ?? 0) & 255
+  process.exitCode = undefined
+  try {
+    writeFileSync(`${execution.directory}/evidence`, JSONStringify({ exitCode, exception, commands, result }))
+  } catch {} // the disk is full, say: the agent reports an execution without evidence
+  finished(execution)
+}
+
+/** Called after the synchronous part of an execution, and after `terminate`. */
+function settle() {
+  if (current?.exiting) finish(current)
+}
+
+/** SIGINT during an execution: it ends here. Code that still waits for something stays what it is, a callback that may come later. */
+function interrupt() {
+  const execution = current
+  if (execution === null) return
+  execution.over = true
+  execution.exitCode = 130
+  execution.exception = execution.result = null
+  finish(execution)
+}
+
+function setExitCode(code, caller) {
+  try {
+    process.exitCode = code // Node checks it
+  } catch (error) {
+    NativeError.captureStackTrace(error, caller)
+    throw error
+  }
+}
+
+process.exit = function exit(code) {
+  if (arguments.length > 0) setExitCode(code, exit)
+  const execution = storage.getStore() ?? current
+  if (execution !== null && execution === current) {
+    execution.exiting = execution.over = true
+    execution.exitCode = process.exitCode ?? 0
+  } else {
+    process.exitCode = undefined // a left-over callback of an older execution: it ends, nothing else does
+  }
+  terminate()
+  for (;;); // V8 stops us here
+}
+
+/** The event loop has nothing left that could continue the execution: Node would end here. */
+function onIdle() {
+  const execution = current
+  if (execution === null || execution.over) return
+  execution.over = true
+  if (!execution.settled) {
+    execution.exitCode = 13
+    printFor(execution, 2, `Warning: Detected unsettled top-level await in ${execution.name}\n`)
+  }
+  finish(execution)
+}
+
+/** An exception that nothing caught, or a rejection that nothing handled. Node's own handling goes first: the user may have a listener. */
+const onFatalException = process._fatalException
+process._fatalException = function (error, fromPromise) {
+  const theirs = process.listenerCount("uncaughtException") > 0 || process.hasUncaughtExceptionCaptureCallback()
+  if (theirs) return onFatalException(error, fromPromise)
+  const execution = storage.getStore() ?? current ?? owner
+  process.once("uncaughtException", () => {
+    if (execution === current) fail(execution, error)
+    else printException(execution, error)
+  })
+  return onFatalException(error, fromPromise)
+}
+
+// --- Start ---------------------------------------------------------------------------------------------------------------------------
+
+const warmUp = "warm-up"
+let finished = () => {}
+
+/** Takes the paths of an execution once, so that a clone finds pages, caches and compiled code warm. */
+async function warm() {
+  const directory = `${home}/${warmUp}`
+  mkdirSync(directory)
+  for (const name of ["stdin", "stdout", "stderr"]) symlinkSync("/dev/null", `${directory}/${name}`)
+  const samples = [
+    ["javascript", "console.log([1, { a: 'b' }]); await null; ({ a: [1] })"],
+    ["javascript", "import 'node:path'; await import('node:fs'); require('os'); throw new TypeError('x')"],
+    ["typescript", "(1 as unknown) as string"],
+    ["typescript", "(() => { enum E { A } return E.A })()"]
+  ]
+  for (const [language, code] of samples) {
+    writeFileSync(
+      `${directory}/settings`,
+      JSONStringify({ language, env: { A: "1" }, cwd: "/", entropy: null, sequence: 0 })
+    )
+    writeFileSync(`${directory}/code`, code)
+    const done = new Promise((resolve) => (finished = resolve))
+    connection.dispatch(prepare(warmUp))
+    settle()
+    await done
+  }
+  rmSync(directory, { recursive: true })
+}
+
+// `import()` in evaluated code uses Node's default loader, as in the REPL.
+globalThis[internalBinding("util").privateSymbols.host_defined_option_symbol] =
+  internalBinding("symbols").vm_dynamic_import_default_internal
+
+define("module", mainModule)
+define("exports", mainModule.exports)
+process.argv = [process.execPath]
+process.execArgv = []
+Module.builtinModules = Module.builtinModules.filter((name) => !name.startsWith("internal/"))
+syncBuiltinESMExports()
+
+await warm()
+finished = ({ number }) => send(`done ${number}\n`)
+texts.clear()
+process.emitWarning = emitWarning
+process.on("beforeExit", onIdle)
+const { async_hook_fields, constants } = internalBinding("async_wrap")
+listen(home, prepare, settle, interrupt, connection, connection.dispatch, async_hook_fields, constants.kStackLength)
+send("ready\n")

@@ -1,0 +1,656 @@
+"""Keeps one Python alive between executions.
+
+The agent starts `python3 python.py DIR` once and then writes `exec NNN` into the FIFO DIR/in for every execution; DIR/NNN holds its
+code, settings and standard streams. We answer through DIR/out (`ready`, `started NNN [reseeded]`, `done NNN`) and leave the outcome in
+DIR/NNN/evidence. The protocol is described with the agent; this file is only the Python end of it.
+
+User code runs in the main thread, in a real and clean `__main__`, and may do anything to this process. Hence the habits here:
+  * nothing of ours is reachable by name from `__main__`, and no descriptor of ours is open while user code runs;
+  * every name we need is bound here first, from a private copy of the builtins, so that shadowing or patching does not reach us;
+  * whatever runs the user's code in disguise (`__repr__`, `__str__`, `flush`) is part of the execution and can be interrupted like it.
+"""
+
+import builtins
+
+# Functions look builtins up here (the dictionary is taken when a function is created): `builtins.len = None` must not break us.
+__builtins__ = dict(vars(builtins))
+
+import _ast
+import _frozen_importlib
+import _json
+import _signal
+import _thread
+import errno
+import gc
+import itertools
+import linecache
+import os
+import site
+import sys
+import threading
+import traceback
+import types
+from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
+
+# What most programs import anyway, and what draws no random numbers (a template must not hold any): warm in every clone.
+import collections, dataclasses, datetime, functools, json, math, pathlib, re, subprocess, time, typing  # noqa: E401, F401
+
+O_RDONLY, O_WRONLY, O_FILE = os.O_RDONLY, os.O_WRONLY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+PARSE_ONLY = 0x400  # ast.PyCF_ONLY_AST
+
+# Evidence travels in one frame of at most 256 KiB. These bound its parts, in bytes of JSON text.
+REPR_LIMIT = JSON_LIMIT = TRACEBACK_LIMIT = 48 * 1024
+MESSAGE_LIMIT = 16 * 1024
+ITEM_LIMIT = 16 * 1024  # items of a list, set or dict whose repr is asked for
+
+open_, read, write, close, dup, dup2, fstat = os.open, os.read, os.write, os.close, os.dup, os.dup2, os.fstat
+set_inheritable, getpid, chdir, getcwd, fsdecode, environ = (
+    os.set_inheritable,
+    os.getpid,
+    os.chdir,
+    os.getcwd,
+    os.fsdecode,
+    os.environ,
+)
+get_ident, active_threads, thread_count = _thread.get_ident, threading._active, _thread._count
+quote = _json.encode_basestring_ascii
+
+
+class Decoder:
+    """The C scanner of `json`, without the module's Python half, which user code could have patched."""
+
+    strict, memo = True, {}
+    object_hook = object_pairs_hook = None
+    parse_float, parse_int, parse_constant = float, int, float
+
+
+scan_json = _json.make_scanner(Decoder)
+
+
+# --- Files ---------------------------------------------------------------------------------------------------------------------------
+
+
+def open_path(path, flags):
+    try:
+        return open_(path, flags, 0o600)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+    # User code has used up its descriptors. Allow a few more: the limit is the user's own (soft) one.
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft + 16, hard), hard))
+    return open_(path, flags, 0o600)
+
+
+def close_quietly(fd):
+    try:
+        close(fd)
+    except OSError:
+        pass  # closed under us by a thread of the user's
+
+
+def read_file(path):
+    fd = open_path(path, O_RDONLY)
+    try:
+        size = fstat(fd).st_size + 1
+        chunks = [read(fd, size)]
+        while chunks[-1] and len(chunks[-1]) == size:
+            chunks.append(read(fd, size))
+    finally:
+        close_quietly(fd)
+    return b"".join(chunks)
+
+
+def write_file(path, data, flags=O_FILE):
+    fd = open_path(path, flags)
+    try:
+        while data:
+            data = data[write(fd, data) :]
+    finally:
+        close_quietly(fd)
+
+
+def redirect(path, flags, fd):
+    """Make descriptor `fd` mean the file at `path`."""
+    new = open_path(path, flags)
+    if new == fd:
+        set_inheritable(fd, True)
+    else:
+        dup2(new, fd)
+        close_quietly(new)
+
+
+# --- Standard streams ----------------------------------------------------------------------------------------------------------------
+
+# Threads that outlived their execution -> that execution's (stdout, stderr). Empty nearly always.
+stragglers = {}
+
+
+class Pipe:
+    """A kept copy of an execution's output pipe. It is written to only while the descriptor is still that pipe."""
+
+    def __init__(self, fd):
+        self.fd = dup(fd)
+        self.identity = self.identify()
+
+    def identify(self):
+        status = fstat(self.fd)
+        return status.st_dev, status.st_ino
+
+    def write(self, data):
+        try:
+            return write(self.fd, data) if self.identify() == self.identity else len(data)
+        except OSError:
+            return len(data)
+
+    def __del__(self):
+        try:
+            if self.identify() == self.identity:
+                close(self.fd)
+        except OSError:
+            pass
+
+
+class Output(FileIO):
+    """Descriptor 1 or 2; but what a left-over thread prints goes to the execution that started it."""
+
+    def write(self, data, file_write=FileIO.write):
+        if stragglers:
+            pipes = stragglers.get(active_threads.get(get_ident()))
+            if pipes:
+                return pipes[self.fileno() - 1].write(data)
+        return file_write(self, data)
+
+
+def note_stragglers():
+    """At the end of an execution: threads that are still alive and unknown belong to it."""
+    if not stragglers and not thread_count():
+        return
+    main = get_ident()
+    alive = {thread for ident, thread in list(active_threads.items()) if ident != main}
+    for thread in stragglers.keys() - alive:
+        del stragglers[thread]
+    new = alive - stragglers.keys()
+    if new:
+        try:
+            pipes = Pipe(1), Pipe(2)
+        except OSError:
+            return  # the user closed them: nowhere to write
+        stragglers.update(dict.fromkeys(new, pipes))
+
+
+def text_output(fd, name, errors):
+    raw = Output(fd, "w", closefd=False)
+    raw.name = name
+    stream = TextIOWrapper(BufferedWriter(raw), "utf-8", errors, "\n", line_buffering=True)
+    stream.mode = "w"
+    return stream
+
+
+def text_input():
+    raw = FileIO(0, "r", closefd=False)
+    raw.name = "<stdin>"
+    stream = TextIOWrapper(BufferedReader(raw), "utf-8", "surrogateescape", "\n")
+    stream.mode = "r"
+    return stream
+
+
+def set_streams(directory):
+    redirect(directory + "/stdin", O_RDONLY, 0)
+    redirect(directory + "/stdout", O_WRONLY, 1)
+    redirect(directory + "/stderr", O_WRONLY, 2)
+    sys.stdin = sys.__stdin__ = text_input()
+    sys.stdout = sys.__stdout__ = out = text_output(1, "<stdout>", "surrogateescape")
+    sys.stderr = sys.__stderr__ = err = text_output(2, "<stderr>", "backslashreplace")
+    return out, err
+
+
+def flush_streams(streams):
+    for stream in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)):
+        if stream not in streams:
+            try:
+                stream.flush()  # the user's own replacement
+            except Exception:
+                pass
+    for stream in streams:
+        try:
+            TextIOWrapper.flush(stream)
+        except Exception:
+            pass  # closed by the user, who had it flushed
+    ctypes = sys.modules.get("ctypes")
+    if ctypes:  # C code loaded by the user may have printed through libc
+        try:
+            ctypes.pythonapi.fflush(None)
+        except Exception:
+            pass
+
+
+# --- Fresh randomness ----------------------------------------------------------------------------------------------------------------
+
+
+def reseed(entropy):
+    """Make this clone's random numbers its own.
+
+    `os.urandom`, `secrets`, `uuid.uuid4` and `random.SystemRandom` ask the kernel, which the agent has reseeded. What remembers a state
+    in this process is dealt with here. The secret of `hash(str)` cannot change in a running process: it is the same in all clones of a
+    template, and it only protects a process against hash collisions made by its own input.
+    """
+    modules = sys.modules.copy()
+    number = int.from_bytes(entropy, "little")
+    if "random" in modules:
+        modules["random"]._inst.seed(number)
+    if "tempfile" in modules:
+        modules["tempfile"]._name_sequence = None
+    if "uuid" in modules:
+        modules["uuid"]._node = modules["uuid"]._last_timestamp = None
+    if "numpy.random" in modules:
+        modules["numpy.random"].seed([number >> shift & 0xFFFFFFFF for shift in range(0, 256, 32)])
+    if "multiprocessing.process" in modules:
+        modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
+    if "_ssl" in modules:
+        modules["_ssl"].RAND_add(entropy, float(len(entropy)))
+
+
+# --- Evidence ------------------------------------------------------------------------------------------------------------------------
+
+
+def clip(text, limit):
+    """`text` as a JSON string of at most `limit` bytes."""
+    quoted = quote(text[:limit])
+    if len(quoted) <= limit and len(text) <= limit:
+        return quoted
+    return quote(text[: max(0, (limit - 3) * len(text[:limit]) // len(quoted))] + "…")
+
+
+class NotPlain(Exception):
+    pass
+
+
+def plain_json(value, room, depth=0):
+    """`value` as JSON if it is plain data that JSON and JavaScript hold exactly; raises NotPlain if not, or if longer than room[0]."""
+    kind = type(value)
+    if value is None or value is True or value is False:
+        text = "null" if value is None else "true" if value else "false"
+    elif kind is str and len(value) <= room[0]:
+        text = quote(value)
+    elif kind is int and -(2**53) < value < 2**53:
+        text = int.__repr__(value)
+    elif kind is float and value - value == 0:
+        text = float.__repr__(value)
+    elif depth > 50:
+        raise NotPlain
+    elif kind is list or kind is tuple:
+        text = "[" + ",".join([plain_json(item, room, depth + 1) for item in value]) + "]"
+    elif kind is dict:
+        pairs = []
+        for key, item in value.items():
+            if type(key) is not str or len(key) > room[0]:
+                raise NotPlain
+            name = quote(key)
+            room[0] -= len(name)
+            pairs.append(name + ":" + plain_json(item, room, depth + 1))
+        return "{" + ",".join(pairs) + "}"
+    else:
+        raise NotPlain
+    room[0] -= 2 if kind is list or kind is tuple else len(text) + 1
+    if room[0] < 0:
+        raise NotPlain
+    return text
+
+
+def bounded_repr(value):
+    """repr(value), without building a huge text of a huge plain value."""
+    kind = type(value)
+    if kind in (str, bytes, bytearray) and len(value) > REPR_LIMIT:
+        value = value[:REPR_LIMIT]
+    elif kind in (list, tuple) and len(value) > ITEM_LIMIT:
+        value = value[:ITEM_LIMIT]
+    elif kind in (set, frozenset) and len(value) > ITEM_LIMIT:
+        value = kind(itertools.islice(value, ITEM_LIMIT))
+    elif kind is dict and len(value) > ITEM_LIMIT:
+        value = dict(itertools.islice(value.items(), ITEM_LIMIT))
+    else:
+        return repr(value)
+    return repr(value)[:-1] + "…"
+
+
+def describe_result(value):
+    if value is None:
+        return "null"
+    try:
+        text = bounded_repr(value)
+    except Exception:
+        text = object.__repr__(value)
+    try:
+        return f'{{"repr":{clip(text, REPR_LIMIT)},"json":{plain_json(value, [JSON_LIMIT])}}}'
+    except (NotPlain, RuntimeError):
+        return f'{{"repr":{clip(text, REPR_LIMIT)}}}'
+
+
+def type_name(kind):
+    module, name = kind.__module__, kind.__qualname__
+    return name if module in ("builtins", "__main__") or type(module) is not str else f"{module}.{name}"
+
+
+def describe_command(error):
+    """The command that an uncaught OSError of `subprocess` says could not be started."""
+    frame = error.__traceback__
+    while frame and frame.tb_next:
+        frame = frame.tb_next
+    if not frame or frame.tb_frame.f_code.co_qualname not in ("Popen._execute_child", "Popen._posix_spawn"):
+        return ""
+    known = frame.tb_frame.f_locals
+    name = known.get("orig_executable") or known.get("executable")
+    kind = {errno.ENOENT: "not-found", errno.EACCES: "permission", errno.ENOEXEC: "not-executable"}.get(error.errno)
+    if kind is None or name is None or name != error.filename:
+        return ""
+    name = fsdecode(name)
+    path = clip(name, 4096) if "/" in name else "null"
+    return f'{{"name":{clip(name, 4096)},"kind":"{kind}","path":{path}}}'
+
+
+def describe_exception(error, message, text):
+    """The JSON of an exception and of the commands it blames."""
+    number = path = module = "null"
+    commands = ""
+    if isinstance(error, OSError):
+        number = quote(errno.errorcode.get(error.errno, str(error.errno))) if error.errno else "null"
+        if isinstance(error.filename, (str, bytes, os.PathLike)):
+            path = clip(fsdecode(error.filename), 4096)
+        commands = describe_command(error)
+    if isinstance(error, ModuleNotFoundError) and type(error.name) is str:
+        module = clip(error.name, 4096)
+    return (
+        f'{{"type":{clip(type_name(type(error)), 1024)},"message":{clip(message, MESSAGE_LIMIT)},'
+        f'"traceback":{clip(text, TRACEBACK_LIMIT)},"errno":{number},"path":{path},"module":{module},"code":null}}'
+    ), commands
+
+
+# --- One execution -------------------------------------------------------------------------------------------------------------------
+
+
+class Outcome:
+    __slots__ = "exit_code", "exception", "commands", "result"
+
+    def __init__(self, exit_code=0):
+        self.exit_code, self.exception, self.commands, self.result = exit_code, "null", "", "null"
+
+    def json(self):
+        return (
+            f'{{"exitCode":{self.exit_code},"exception":{self.exception},"commands":[{self.commands}],"result":{self.result}}}'
+        ).encode()
+
+
+class Overlay:
+    """The environment and directory of one execution, taken back afterwards where the user did not change them."""
+
+    def __init__(self, env, cwd):
+        self.env, self.cwd, self.saved_env, self.saved_cwd = env, cwd, {}, None
+
+    def apply(self):
+        for key, value in self.env.items():
+            self.saved_env[key] = environ.get(key)
+            environ[key] = value
+        if self.cwd:
+            try:
+                self.saved_cwd = getcwd()
+            except FileNotFoundError:
+                pass  # it was removed: nothing to come back to
+            chdir(self.cwd)
+            self.cwd = getcwd()
+
+    def remove(self):
+        for key, old in self.saved_env.items():
+            if environ.get(key) == self.env[key]:
+                if old is None:
+                    del environ[key]
+                else:
+                    environ[key] = old
+        if self.saved_cwd:
+            try:
+                if getcwd() == self.cwd:
+                    chdir(self.saved_cwd)
+            except OSError:
+                pass
+
+
+def remember_source(name, source):
+    """Let tracebacks, warnings and `inspect` show the user's lines."""
+    lines = [line + "\n" for line in source.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
+    linecache.cache[name] = (len(source), None, lines, name)
+
+
+def attempt(expected, function, *arguments):
+    """None where `expected` is raised. (Outside of its handler a second exception does not drag the first into the traceback.)"""
+    try:
+        return function(*arguments)
+    except expected:
+        return None
+
+
+def compile_code(data, name):
+    """(body, trailing expression), each a code object or None."""
+    source = attempt(UnicodeDecodeError, data.decode, "utf-8-sig")
+    if source is None:
+        return compile(data, name, "exec", 0, True), None  # says what is wrong, as Python does
+    remember_source(name, source)
+    tree = attempt(RecursionError, compile, source, name, "exec", PARSE_ONLY, True)
+    if tree is None:
+        return compile(source, name, "exec", 0, True), None  # too deep for an AST, perhaps not for the compiler
+    last = tree.body.pop() if tree.body and type(tree.body[-1]) is _ast.Expr else None
+    body = compile(tree, name, "exec", 0, True) if tree.body else None
+    return body, last and compile(_ast.Expression(last.value), name, "eval", 0, True)
+
+
+def exit_status(error, stream):
+    """What a process ends with for this SystemExit."""
+    code = error.code
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return int(code) & 0xFF if -(2**63) <= code < 2**63 else 0xFF
+    print(code, file=stream)
+    return 1
+
+
+def without_our_frames(trace):
+    while trace and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace
+
+
+def report(error, streams):
+    """Print an exception that user code did not catch, and make it the outcome."""
+    stderr = getattr(sys, "stderr", None) or streams[1]
+    if isinstance(error, SystemExit):
+        try:
+            return Outcome(exit_status(error, stderr))
+        except Exception:
+            return Outcome(1)
+    error.__traceback__ = without_our_frames(error.__traceback__)
+    try:
+        # Calls the user's `__str__` once; what that raises, an interrupt too, is part of the text.
+        summary = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+        message, text = str(summary), "".join(summary.format())
+    except Exception:  # the user has patched what `traceback` needs
+        message, text = "", f"{type_name(type(error))}\n"
+    try:
+        if sys.excepthook is sys.__excepthook__:
+            stderr.write(text)
+        else:
+            sys.excepthook(type(error), error, error.__traceback__)
+    except Exception:
+        try:
+            TextIOWrapper.write(streams[1], text)
+        except Exception:
+            pass
+    outcome = Outcome(130 if isinstance(error, KeyboardInterrupt) else 1)
+    outcome.exception, outcome.commands = describe_exception(error, message, text)
+    return outcome
+
+
+def run_compiled(body, last):
+    hooks.start_tracing()
+    try:
+        if body:
+            exec(body, namespace)
+        return last and eval(last, namespace)
+    finally:  # by C functions only: a call of our own would be traced
+        hooks.trace, hooks.profile = get_trace(), get_profile()
+        if hooks.trace or hooks.profile:
+            set_trace(None)
+            set_profile(None)
+
+
+def run_code(data, name, overlay, streams):
+    """All of an execution that is, or may call, code of the user's."""
+    outcome = Outcome()
+    try:
+        overlay.apply()
+        body, last = compile_code(data, name)
+        value = run_compiled(body, last)
+        outcome.result = describe_result(value)
+        value = None
+    except BaseException as error:
+        outcome = report(error, streams)
+        error.__traceback__ = None
+    flush_streams(streams)
+    return outcome
+
+
+def ignore_interrupt(signum, frame):
+    """Between executions there is nothing to interrupt. (SIG_IGN would be inherited by the user's background children.)"""
+
+
+get_trace, set_trace, get_profile, set_profile = sys.gettrace, sys.settrace, sys.getprofile, sys.setprofile
+get_depth, set_depth = sys.getrecursionlimit, sys.setrecursionlimit
+
+
+class Hooks:
+    """What the user has set for their own code only, and must not act on ours: SIGINT handler, tracing, recursion limit."""
+
+    interrupt, trace, profile, depth = _signal.default_int_handler, None, None, get_depth()
+
+    def start_tracing(self):
+        if self.trace or self.profile:
+            set_profile(self.profile)
+            set_trace(self.trace)
+
+    def enter(self):
+        if self.depth != 1000:
+            set_depth(self.depth)
+        _signal.signal(_signal.SIGINT, self.interrupt)
+
+    def leave(self):
+        self.depth = get_depth()
+        if self.depth < 1000:
+            set_depth(1000)
+        while True:
+            try:
+                self.interrupt = _signal.signal(_signal.SIGINT, ignore_interrupt) or self.interrupt
+                return
+            except BaseException:
+                pass  # one arrived this very moment
+
+
+hooks = Hooks()
+
+
+def run_interruptibly(*arguments):
+    try:
+        hooks.enter()
+        outcome = run_code(*arguments)
+        hooks.leave()
+    except BaseException as late:  # SIGINT while we were reporting the outcome
+        hooks.leave()
+        outcome = Outcome(130)
+        outcome.exception = describe_exception(late, "", "KeyboardInterrupt\n")[0]
+    return outcome
+
+
+def execute(directory, announce):
+    """Run what is in `directory`; returns the exit status in a child that user code forked, None otherwise."""
+    pid = getpid()
+    settings = scan_json(read_file(directory + "/settings").decode(), 0)[0]
+    data = read_file(directory + "/code")
+    streams = set_streams(directory)
+    if settings["entropy"]:
+        reseed(bytes.fromhex(settings["entropy"]))
+    for path in [path for path, finder in sys.path_importer_cache.items() if finder is None]:
+        del sys.path_importer_cache[path]  # a directory of packages may have come into being
+    announce("started", bool(settings["entropy"]))
+    overlay = Overlay(settings["env"], settings["cwd"])
+    outcome = run_interruptibly(data, f"<exec-{settings['sequence']}>", overlay, streams)
+    if getpid() != pid:
+        return outcome.exit_code  # the user's child came to the end of the code: it ends as a process does
+    overlay.remove()
+    note_stragglers()
+    try:
+        write_file(directory + "/evidence", outcome.json())
+    except OSError:
+        pass  # the disk is full, say: the agent reports an execution without evidence
+    announce("done", False)
+    return None
+
+
+def serve(directory):
+    inbox, outbox = directory + "/in", directory + "/out"
+    write_file(outbox, b"ready\n", O_WRONLY)
+    while True:
+        # Opened anew each time (the agent keeps the other end): whatever user code closes, this works.
+        fd = open_path(inbox, O_RDONLY)
+        try:
+            line = read(fd, 4096)
+        finally:
+            close_quietly(fd)
+        number = line.decode().split()[1]
+
+        def announce(word, reseeded):
+            write_file(outbox, f"{word} {number}{' reseeded' if reseeded else ''}\n".encode(), O_WRONLY)
+
+        status = execute(f"{directory}/{number}", announce)
+        if status is not None:
+            return status
+
+
+def warm_up(directory):
+    """Take every path of an execution once, so that a clone finds its pages and caches warm."""
+    path = directory + "/warm-up"
+    os.mkdir(path)
+    for name in "stdin", "stdout", "stderr":
+        os.symlink("/dev/null", path + "/" + name)
+    for code in b"print(1)\n1 + 1", b"print(input())", b"raise SystemExit(1)":
+        write_file(path + "/settings", b'{"env":{"A":"1"},"cwd":"/","entropy":null,"sequence":0}')
+        write_file(path + "/code", code)
+        execute(path, lambda word, reseeded: None)
+    for name in os.listdir(path):
+        os.unlink(path + "/" + name)
+    os.rmdir(path)
+    linecache.cache.clear()
+    gc.collect()
+    gc.freeze()  # what is here stays: later collections need not visit it, which would unshare its pages in every clone
+
+
+def new_main():
+    """The user's `__main__`: what `python3 -c` has, in place of this file."""
+    module = types.ModuleType("__main__")
+    module.__builtins__ = builtins
+    module.__loader__ = _frozen_importlib.BuiltinImporter
+    sys.modules["__main__"] = module
+    sys.path[0] = ""
+    user_site = site.getusersitepackages()
+    if site.ENABLE_USER_SITE and user_site not in sys.path:  # so that `pip install --user` needs no restart
+        sys.path.insert(next((i for i, path in enumerate(sys.path) if path.endswith("-packages")), len(sys.path)), user_site)
+    sys.argv[:] = [""]
+    sys.orig_argv[:] = [sys.executable]
+    return vars(module)
+
+
+if __name__ == "__main__":
+    home = sys.argv[1]
+    namespace = new_main()
+    _signal.signal(_signal.SIGINT, ignore_interrupt)
+    warm_up(home)
+    sys.exit(serve(home))

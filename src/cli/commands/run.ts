@@ -1,0 +1,106 @@
+/** `exec-sandbox run`: one execution in a VM of its own, with its output as it comes. */
+import * as Argument from "effect/cli/Argument"
+import * as CliError from "effect/cli/CliError"
+import * as Command from "effect/cli/Command"
+import * as Flag from "effect/cli/Flag"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Stream from "effect/Stream"
+import * as Execution from "../../Execution.ts"
+import * as Sandbox from "../../Sandbox.ts"
+import * as flags from "../flags.ts"
+import { readCode, readStdin } from "../input.ts"
+import { ofFailure, ofResult } from "../json.ts"
+import { printJson, write } from "../output.ts"
+import { type Drawer, withProgress } from "../progress.ts"
+import { type Problem, sourceOf } from "../source.ts"
+
+const usage = ({ message, missing }: Pick<Problem, "message" | "missing">) =>
+  new CliError.ShowHelp({
+    commandPath: ["exec-sandbox", "run"],
+    errors: [missing ? new CliError.MissingArgument({ argument: "code" }) : new CliError.ValidationError({ message })]
+  })
+
+/** Gives the output as it is written. */
+const live = (request: Execution.Request, drawer: Drawer) =>
+  Stream.runForEach(Sandbox.stream(request), (event) => {
+    if (event._tag === "Done") return Effect.void
+    const stream = event._tag === "Stdout" ? process.stdout : process.stderr
+    return Effect.andThen(drawer.clear, write(stream, event.bytes))
+  })
+
+/** Gives everything at the end, as one value. */
+const asJson = (request: Execution.Request) =>
+  Effect.flatMap(Sandbox.run(request), (result) => printJson(ofResult(result)))
+
+export const run = Command.make(
+  "run",
+  {
+    code: Argument.String("code").pipe(
+      Argument.withDescription('The code itself, or "-" for stdin'),
+      Argument.optional
+    ),
+    language: Flag.Literals("language", Execution.Language.literals).pipe(
+      Flag.withAlias("l"),
+      Flag.withDescription("What the code is written in (default: by the file's extension, else python)"),
+      Flag.optional
+    ),
+    file: Flag.String("file").pipe(
+      Flag.withAlias("f"),
+      Flag.withMetavar("FILE"),
+      Flag.withDescription('Run a file; "-" is stdin'),
+      Flag.optional
+    ),
+    time: flags.time,
+    memory: flags.memory,
+    env: flags.env,
+    stdin: Flag.Boolean("stdin").pipe(
+      Flag.withAlias("i"),
+      Flag.withoutNegation,
+      Flag.withDescription("Give this command's stdin to the code, once it has ended; without it the code's is empty"),
+      Flag.withDefault(false)
+    ),
+    json: flags.json,
+    quiet: flags.quiet
+  },
+  Effect.fn("cli.run")(function* ({ code, env, file, json, language, memory, quiet, stdin, time }) {
+    const source = sourceOf(Option.getOrUndefined(code), Option.getOrUndefined(file), Option.getOrUndefined(language))
+    if (source._tag === "Problem") return yield* usage(source)
+    if (stdin && source._tag === "Stdin") {
+      return yield* usage({ message: "Stdin is the code already; it cannot also be the code's stdin", missing: false })
+    }
+    yield* withProgress(
+      quiet,
+      Effect.fnUntraced(function* (drawer) {
+        const waiting = drawer.show({ stage: "stdin", message: "waiting for its end; `< /dev/null` gives none" })
+        const request: Execution.Request = {
+          language: source.language,
+          code: yield* readCode(source, waiting),
+          ...(stdin && { stdin: yield* readStdin(waiting) }),
+          env,
+          limits: {
+            ...(Option.isSome(time) && { timeMs: time.value }),
+            ...(Option.isSome(memory) && { memoryMiB: memory.value })
+          }
+        }
+        yield* drawer.clear
+        yield* (json ? asJson(request) : live(request, drawer)).pipe(
+          Effect.provide(Sandbox.layer),
+          Effect.tapError((error) => (json && error._tag !== "Leave" ? printJson(ofFailure(error)) : Effect.void))
+        )
+      })
+    )
+  })
+).pipe(
+  Command.withDescription(
+    "Run code in a VM of its own. " +
+      "The exit code is the program's own; 124: time limit, 125: the sandbox failed, 126: permission denied, " +
+      "127: unsupported command, 137: memory limit, 2: usage."
+  ),
+  Command.withShortDescription("Run code in a VM of its own"),
+  Command.withExamples([
+    { command: "exec-sandbox run 'print(1 + 1)'", description: "Python" },
+    { command: "exec-sandbox run -l bash 'uname -a' -t 5", description: "bash, for at most five seconds" },
+    { command: "exec-sandbox run -f script.ts --json", description: "A file, with everything about its run as JSON" }
+  ])
+)

@@ -1,0 +1,68 @@
+/** Flags that several commands share. */
+import * as Flag from "effect/cli/Flag"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import { Limits } from "../Limits.ts"
+
+const decodeTime = Schema.decodeOption(Limits.fields.timeMs.schema)
+
+/** `--json` */
+export const json = Flag.Boolean("json").pipe(
+  Flag.withoutNegation,
+  Flag.withDescription("Print one JSON value instead of text"),
+  Flag.withDefault(false)
+)
+
+/** `-q`: no progress. */
+export const quiet = Flag.Boolean("quiet").pipe(
+  Flag.withAlias("q"),
+  Flag.withoutNegation,
+  Flag.withDescription("Show no progress"),
+  Flag.withDefault(false)
+)
+
+/** `-m`: MiB. */
+export const memory = Flag.Int("memory").pipe(
+  Flag.withAlias("m"),
+  Flag.withMetavar("MIB"),
+  Flag.withDescription("Memory limit in MiB (default 512)"),
+  Flag.withSchema(Limits.fields.memoryMiB.schema),
+  Flag.optional
+)
+
+/** `-t`: given in seconds, read as ms. */
+export const time = Flag.Finite("time").pipe(
+  Flag.withAlias("t"),
+  Flag.withMetavar("SECONDS"),
+  Flag.withDescription("Time limit in seconds (default 30)"),
+  Flag.filterMap(
+    (seconds) => decodeTime(Math.round(seconds * 1000)),
+    () => "seconds, more than 0 and at most a day"
+  ),
+  Flag.optional
+)
+
+/** Splits `NAME=VALUE`; the value may be empty and hold more `=`. */
+export const parsePair = (text: string): Option.Option<readonly [name: string, value: string]> => {
+  const at = text.indexOf("=")
+  return at < 1 ? Option.none() : Option.some([text.slice(0, at), text.slice(at + 1)])
+}
+
+/** `-e`, any number of times. */
+export const env = Flag.String("env").pipe(
+  Flag.withAlias("e"),
+  Flag.withMetavar("NAME=VALUE"),
+  Flag.withDescription("Environment variable for the code; may be repeated"),
+  Flag.filterMap(parsePair, () => "NAME=VALUE"),
+  Flag.atLeast(0),
+  Flag.map((pairs) => Object.fromEntries(pairs))
+)
+
+const units: { readonly [unit: string]: number } = { "": 1, K: 1024, M: 1024 ** 2, G: 1024 ** 3, T: 1024 ** 4 }
+
+/** Reads a number of bytes: `1073741824`, `1024M`, `1GiB`; a unit is a power of 1024. */
+export const parseBytes = (text: string): Option.Option<number> => {
+  const [, digits = "", unit = ""] = /^(\d{1,15})([KMGT]?)(?:iB|B)?$/i.exec(text) ?? []
+  const bytes = Number(digits) * (units[unit.toUpperCase()] ?? Number.NaN)
+  return digits !== "" && Number.isSafeInteger(bytes) ? Option.some(bytes) : Option.none()
+}

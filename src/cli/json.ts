@@ -1,0 +1,44 @@
+/** The one JSON value that `run --json` prints: the receipt, the output and, when it failed, the error. */
+import * as Schema from "effect/Schema"
+import type { Failure, Result } from "../Execution.ts"
+import { LimitExceeded, PermissionDenied, SandboxError, TaskFailed, UnsupportedCommand } from "../SandboxError.ts"
+
+const encode = Schema.encodeSync(
+  Schema.toCodecJson(Schema.Union([PermissionDenied, UnsupportedCommand, LimitExceeded, TaskFailed, SandboxError]))
+)
+
+/** Fields that stand beside the error, or, as bytes do, nowhere. */
+const elsewhere = new Set(["stdout", "stderr", "bytes", "receipt"])
+
+/** An error or reason as data: `tag`, and its own fields. */
+const described = (value: Schema.Json): Schema.Json => {
+  if (typeof value !== "object" || value === null || Array.isArray(value)) return value
+  return Object.fromEntries(
+    Object.entries(value)
+      .filter(([name]) => !elsewhere.has(name))
+      .map(([name, field]) => (name === "_tag" ? ["tag", field] : [name, name === "reason" ? described(field) : field]))
+  )
+}
+
+/** A successful execution. */
+export const ofResult = ({ receipt, result, stderr, stdout }: Result): object => ({
+  ...receipt,
+  stdout,
+  stderr,
+  result
+})
+
+/** A failed one. Where nothing is known of the execution, its receipt is missing and its output is `null`. */
+export const ofFailure = (failure: Failure): object => {
+  const error = { message: failure.message, ...(described(encode(failure)) as object) }
+  if (failure._tag !== "SandboxError") {
+    return { ...failure.receipt, stdout: failure.stdout, stderr: failure.stderr, error }
+  }
+  const { reason, retry } = failure
+  return {
+    ...(reason._tag === "OutcomeUnknown" ? reason.receipt : { outcome: "SandboxError", stopReason: "sandbox-failure" }),
+    stdout: null,
+    stderr: null,
+    error: { ...error, retry }
+  }
+}

@@ -1,0 +1,32 @@
+/**
+ * Run untrusted code in throw-away QEMU microVMs on your own machine.
+ *
+ * @since 0.1.0
+ */
+
+/** One piece of code run in a session: what is asked, what it gives, what is made of its end. @since 0.1.0 */
+export * as Execution from "./Execution.ts"
+
+/** What this host can do. @since 0.1.0 */
+export * as Host from "./Host.ts"
+
+/** The images that guests run from. @since 0.1.0 */
+export * as Image from "./Image.ts"
+
+/** What one execution may use at the most. @since 0.1.0 */
+export * as Limits from "./Limits.ts"
+
+/** What happened in one execution, as data. @since 0.1.0 */
+export * as Receipt from "./Receipt.ts"
+
+/** The service that runs untrusted code. @since 0.1.0 */
+export * as Sandbox from "./Sandbox.ts"
+
+/** The five error channels. @since 0.1.0 */
+export * as SandboxError from "./SandboxError.ts"
+
+/** A caller's hold on one VM. @since 0.1.0 */
+export * as Session from "./Session.ts"
+
+/** The sealed machines that clones start from. @since 0.1.0 */
+export * as Template from "./Template.ts"

@@ -1,0 +1,251 @@
+/**
+ * Where templates are kept: one directory each, named by its key, with a manifest that describes every file.
+ *
+ * A template is made in a directory of another name and renamed when it is whole; it is removed by renaming it away first.
+ * So under its key there is a whole template or none, whoever is killed when.
+ */
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import { randomBytes } from "node:crypto"
+import * as fs from "node:fs"
+import * as path from "node:path"
+import { makeDirectory } from "./Files.ts"
+import { hashFile } from "./hashFile.ts"
+
+/** The layout of a template's directory and of the machine sealed in it; part of every key. */
+export const format = 1
+
+const fileNames = ["ram", "state", "disk.qcow2", "overlay.qcow2"] as const
+
+const FileEntry = Schema.Struct({
+  size: Schema.Finite,
+  mtimeNs: Schema.String,
+  ctimeNs: Schema.String,
+  sha256: Schema.String
+})
+
+const Manifest = Schema.Struct({
+  format: Schema.Literal(format),
+  key: Schema.String,
+  image: Schema.String,
+  qemu: Schema.String,
+  accelerator: Schema.String,
+  memoryMiB: Schema.Int,
+  createdAt: Schema.String,
+  bytes: Schema.Finite,
+  files: Schema.Record(Schema.Literals(fileNames), FileEntry)
+})
+type Manifest = typeof Manifest.Type
+
+/** The store's files could not be written or read. */
+export class StoreFailed extends Schema.TaggedError<StoreFailed>()("StoreFailed", {
+  problem: Schema.String,
+  cause: Schema.Defect()
+}) {
+  override get message(): string {
+    return this.problem
+  }
+}
+
+/** Work on files, whose failure is the store's. */
+export const attempt = <A>(work: () => Promise<A> | A): Effect.Effect<A, StoreFailed> =>
+  Effect.tryPromise({
+    try: async () => await work(),
+    catch: (cause) => new StoreFailed({ problem: cause instanceof Error ? cause.message : String(cause), cause })
+  })
+
+/** What the maker of a template says about it. */
+export type Description = Omit<Manifest, "format" | "files" | "bytes">
+
+/** A template in the store; `usedAt` is when a clone was last made of it. */
+export type Stored = Omit<Manifest, "format" | "files"> & { readonly usedAt: string }
+
+const decodeManifest = Schema.decodeUnknownOption(Schema.fromJsonString(Manifest))
+
+const readManifest = (directory: string): Option.Option<Manifest> => {
+  try {
+    return decodeManifest(fs.readFileSync(path.join(directory, "manifest.json"), "utf8"))
+  } catch {
+    return Option.none()
+  }
+}
+
+/** Why the files are not as they were sealed, by size and times, or nothing. */
+const damage = (directory: string, manifest: Manifest): string | undefined => {
+  for (const name of fileNames) {
+    const entry = manifest.files[name]
+    const stat = fs.statSync(path.join(directory, name), { bigint: true, throwIfNoEntry: false })
+    if (stat === undefined) return `${name} is missing`
+    if (Number(stat.size) !== entry.size) return `${name} has ${stat.size} bytes, sealed with ${entry.size}`
+    if (`${stat.mtimeNs}` !== entry.mtimeNs || `${stat.ctimeNs}` !== entry.ctimeNs) return `${name} was changed`
+  }
+  return undefined
+}
+
+const remove = (directory: string): Effect.Effect<void> =>
+  Effect.ignore(Effect.tryPromise(() => fs.promises.rm(directory, { recursive: true, force: true })))
+
+const isAlive = (pid: number): boolean => {
+  try {
+    process.kill(pid, 0)
+    return true
+  } catch (error) {
+    return error instanceof Error && "code" in error && error.code === "EPERM"
+  }
+}
+
+/** A template's files; absolute paths. */
+export const filesIn = (directory: string) => ({
+  ram: path.join(directory, "ram"),
+  state: path.join(directory, "state"),
+  disk: path.join(directory, "disk.qcow2"),
+  overlay: path.join(directory, "overlay.qcow2")
+})
+
+/** A name in the store that says which process made it, so that what a killed one left can be told. */
+const temporary = (kind: "building" | "removed"): string => `.${kind}-${process.pid}-${randomBytes(6).toString("hex")}`
+
+/** Whether a name is that of something temporary whose maker is gone. */
+const isStale = (name: string): boolean => {
+  const owner = /^\.(?:building|removed|clone)-(\d+)-/.exec(name)?.[1]
+  return owner !== undefined && !isAlive(Number(owner))
+}
+
+export interface TemplateStore {
+  readonly directoryOf: (key: string) => string
+  readonly lockOf: (key: string) => string
+  /** Why the template cannot be used, or nothing when it is whole. */
+  readonly unusable: (key: string) => string | undefined
+  readonly list: () => ReadonlyArray<Stored>
+  /** A directory to make a template in; gone with the scope unless `keep` took it. Also removes what killed processes left. */
+  readonly workDirectory: Effect.Effect<string, StoreFailed, Scope.Scope>
+  /** Describes the files in a work directory and makes them the template of its key. */
+  readonly keep: (work: string, description: Description) => Effect.Effect<void, StoreFailed>
+  readonly discard: (key: string) => Effect.Effect<void>
+  /** Removes the templates not used for longest until the rest takes at most so many bytes; what was removed. */
+  readonly prune: (keepBytes: number) => Effect.Effect<ReadonlyArray<Stored>>
+  /** Compares every byte with the manifest's hashes; the problem found, or nothing. */
+  readonly verify: (key: string) => Effect.Effect<string | undefined>
+  readonly markUsed: (key: string) => void
+  /** Bytes free on the store's disk, if that can be told. */
+  readonly free: () => number | undefined
+}
+
+export const make = (store: string): TemplateStore => {
+  const directoryOf = (key: string): string => path.join(store, key)
+
+  const list = (): ReadonlyArray<Stored> => {
+    const found: Array<Stored> = []
+    for (const name of fs.existsSync(store) ? fs.readdirSync(store) : []) {
+      const manifest = name.startsWith(".") ? Option.none() : readManifest(directoryOf(name))
+      if (Option.isNone(manifest)) continue
+      const { files: _, format: __, ...rest } = manifest.value
+      const used = fs.statSync(path.join(directoryOf(name), "used"), { throwIfNoEntry: false })
+      found.push({ ...rest, usedAt: used?.mtime.toISOString() ?? rest.createdAt })
+    }
+    return found.sort((a, b) => (a.usedAt < b.usedAt ? 1 : -1))
+  }
+
+  const discard = (key: string): Effect.Effect<void> =>
+    Effect.suspend(() => {
+      const aside = path.join(store, temporary("removed"))
+      return Effect.ignore(Effect.try(() => fs.renameSync(directoryOf(key), aside))).pipe(Effect.andThen(remove(aside)))
+    })
+
+  const sweep = (): void => {
+    for (const name of fs.readdirSync(store)) {
+      if (isStale(name)) fs.rmSync(path.join(store, name), { recursive: true, force: true })
+      if (name.startsWith(".")) continue
+      for (const file of fs.readdirSync(path.join(store, name))) {
+        if (isStale(file)) fs.rmSync(path.join(store, name, file), { force: true })
+      }
+    }
+  }
+
+  return {
+    directoryOf,
+    lockOf: (key) => path.join(store, `.lock-${key}`),
+    unusable: (key) => {
+      const directory = directoryOf(key)
+      const manifest = readManifest(directory)
+      if (Option.isNone(manifest)) return fs.existsSync(directory) ? "its manifest is damaged" : "no template yet"
+      return damage(directory, manifest.value)
+    },
+    list,
+    workDirectory: Effect.acquireRelease(
+      attempt(() => {
+        makeDirectory(store, 0o700)
+        sweep()
+        const made = path.join(store, temporary("building"))
+        fs.mkdirSync(made, { mode: 0o700 })
+        return made
+      }),
+      remove
+    ),
+    keep: Effect.fnUntraced(function* (work, description) {
+      yield* attempt(async () => {
+        const files: Partial<Record<(typeof fileNames)[number], typeof FileEntry.Type>> = {}
+        let bytes = 0
+        for (const name of fileNames) {
+          const file = path.join(work, name)
+          const handle = await fs.promises.open(file, "r")
+          await handle.sync()
+          await handle.close()
+          const { sha256, size } = await hashFile(file)
+          const stat = fs.statSync(file, { bigint: true })
+          bytes += Number(stat.blocks) * 512
+          files[name] = { size, mtimeNs: `${stat.mtimeNs}`, ctimeNs: `${stat.ctimeNs}`, sha256 }
+        }
+        fs.writeFileSync(path.join(work, "used"), "")
+        const manifest = JSON.stringify({ format, ...description, bytes, files }, null, 2)
+        fs.writeFileSync(path.join(work, "manifest.json"), manifest, { flush: true })
+      })
+      yield* discard(description.key)
+      yield* attempt(() => fs.renameSync(work, directoryOf(description.key)))
+    }),
+    discard,
+    prune: Effect.fnUntraced(function* (keepBytes) {
+      const removed: Array<Stored> = []
+      let bytes = 0
+      for (const stored of list()) {
+        bytes += stored.bytes
+        if (bytes <= keepBytes) continue
+        yield* discard(stored.key)
+        removed.push(stored)
+      }
+      return removed
+    }),
+    verify: Effect.fnUntraced(function* (key) {
+      // A key may come from a command line, and must not lead out of the store.
+      const directory = directoryOf(path.basename(key))
+      const manifest = readManifest(directory)
+      if (Option.isNone(manifest) || manifest.value.key !== key) return "there is no such template"
+      const changed = damage(directory, manifest.value)
+      if (changed !== undefined) return changed
+      for (const name of fileNames) {
+        const hash = yield* Effect.option(Effect.tryPromise(() => hashFile(path.join(directory, name))))
+        if (Option.isNone(hash)) return `${name} cannot be read`
+        if (hash.value.sha256 !== manifest.value.files[name].sha256) return `${name} is not what was sealed`
+      }
+      return undefined
+    }),
+    markUsed: (key) => {
+      try {
+        const now = new Date()
+        fs.utimesSync(path.join(directoryOf(key), "used"), now, now)
+      } catch {
+        // It only orders the templates by use.
+      }
+    },
+    free: () => {
+      try {
+        const stat = fs.statfsSync(store)
+        return stat.bavail * stat.bsize
+      } catch {
+        return undefined
+      }
+    }
+  }
+}
