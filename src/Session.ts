@@ -32,7 +32,7 @@ import {
   TaskFailed,
   UnsupportedCommand
 } from "./SandboxError.ts"
-import type { Vm, VmLost } from "./Vm.ts"
+import { type Vm, VmLost } from "./Vm.ts"
 
 /**
  * A caller's hold on one VM, for as long as its scope is open.
@@ -68,6 +68,9 @@ export interface Origin {
   readonly languages: ReadonlyArray<string>
 }
 
+/** How long after an execution's time limit the guest may take to say how it ended; it kills one second after the limit. */
+const graceMs = 20_000
+
 const decodeRequest = decodeInput(Execution.Request, "request")
 const decodeEvidence = Schema.decodeUnknownOption(Evidence)
 const decodeNote = Schema.decodeUnknownOption(Note)
@@ -86,6 +89,11 @@ export const make = Effect.fnUntraced(function* (
   const id = `ses-${randomUUID().replaceAll("-", "").slice(0, 16)}`
   let sequence = 0
   let closed: string | undefined
+  let outstandingMs = 0
+  const overdue = Effect.andThen(
+    vm.destroy,
+    Effect.fail(new VmLost({ problem: "the guest did not end the execution within its limits", violation: false }))
+  )
   yield* Effect.addFinalizer(() =>
     Effect.sync(() => {
       closed ??= "its scope has ended"
@@ -211,9 +219,20 @@ export const make = Effect.fnUntraced(function* (
       ])
       .pipe(Effect.catch((error) => lost(error, false)))
 
+    // The guest enforces the limits; this is for one that does not. Executions may have to wait for all before them.
+    const patience = allowed.timeMs + graceMs
+    outstandingMs += patience
+    yield* Effect.addFinalizer(() =>
+      Effect.sync(() => {
+        outstandingMs -= patience
+      })
+    )
+    const deadline = openedAt + outstandingMs
     let last: Evidence | Reset | undefined
     while (last === undefined) {
+      const left = deadline - (yield* Clock.currentTimeMillis)
       const events = yield* Effect.catchIf(stream.takeAll, Cause.isDone, () => Effect.void).pipe(
+        Effect.timeoutOrElse({ duration: Math.max(left, graceMs), orElse: () => overdue }),
         Effect.catch((error) => lost(error, true))
       )
       if (events === undefined) break

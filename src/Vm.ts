@@ -23,7 +23,7 @@ import { defaults, type Limits } from "./Limits.ts"
 import { commandLine, Fd, type Input } from "./qemu/CommandLine.ts"
 import * as Machine from "./qemu/Machine.ts"
 import type { Isolation } from "./Receipt.ts"
-import { BootFailed, fail, ProtocolError, type SandboxError } from "./SandboxError.ts"
+import { BootFailed, fail, NotStarted, ProtocolError, type SandboxError } from "./SandboxError.ts"
 
 /** The VM is gone: its process ended, its guest fell silent or broke the channel's rules. */
 export class VmLost extends Schema.TaggedError<VmLost>()("VmLost", {
@@ -393,7 +393,9 @@ export const restore = Effect.fn("Vm.restore")(function* (
     .pipe(
       Effect.andThen(machine.migrated),
       Effect.andThen(machine.commands({ execute: "cont" })),
-      Effect.mapError(bootFailed("restore", machine)),
+      Effect.mapError((error) =>
+        error.killed ? fail(new NotStarted({ problem: error.problem })) : bootFailed("restore", machine)(error)
+      ),
       bounded(restoreBound, "restore", machine),
       // It is of no use to anybody, however long the scope stays open.
       Effect.onError(() => machine.kill)

@@ -11,7 +11,9 @@ import type { Duplex } from "node:stream"
 
 /** QEMU could not be started, refused a command, or ended. */
 export class MachineFailure extends Schema.TaggedError<MachineFailure>()("MachineFailure", {
-  problem: Schema.String
+  problem: Schema.String,
+  /** Somebody killed the process: its end says nothing about what it was given. */
+  killed: Schema.Boolean.pipe(Schema.withConstructorDefault(Effect.succeed(false)))
 }) {
   override get message(): string {
     return this.problem
@@ -90,9 +92,9 @@ export const launch = Effect.fnUntraced(function* (
   let migration = yield* Deferred.make<void, MachineFailure>()
   let nextId = 1
   let failure: MachineFailure | undefined
-  const fail = (problem: string): void => {
+  const fail = (problem: string, killed = false): void => {
     if (failure !== undefined) return
-    failure = new MachineFailure({ problem })
+    failure = new MachineFailure({ problem, killed })
     Deferred.doneUnsafe(failed, Effect.fail(failure))
     Deferred.doneUnsafe(migration, Effect.fail(failure))
     for (const answer of waiting.values()) answer({ error: { class: "Gone", desc: problem } })
@@ -135,7 +137,8 @@ export const launch = Effect.fnUntraced(function* (
   child.once("exit", (code, signal) => {
     Deferred.doneUnsafe(dead, Effect.void)
     const last = tail.trimEnd().split("\n").at(-1) ?? ""
-    fail(`QEMU ended (${signal ?? `exit code ${code}`})${last === "" ? "" : `: ${last}`}`)
+    const killed = signal === "SIGKILL" || signal === "SIGTERM"
+    fail(`QEMU ended (${signal ?? `exit code ${code}`})${last === "" ? "" : `: ${last}`}`, killed)
     channel.destroy()
     console.destroy()
   })
@@ -154,8 +157,8 @@ export const launch = Effect.fnUntraced(function* (
         text += `${JSON.stringify({ ...command, id })}\n`
         waiting.set(id, (message) => {
           if (message.error !== undefined) {
-            resume(Effect.fail(new MachineFailure({ problem: `${command.execute}: ${message.error.desc}` })))
-            return
+            const refused = new MachineFailure({ problem: `${command.execute}: ${message.error.desc}` })
+            return resume(Effect.fail(failure ?? refused))
           }
           answers[index] = message.return
           if (--left === 0) resume(Effect.succeed(answers))

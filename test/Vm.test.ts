@@ -1,0 +1,196 @@
+/** What becomes of a VM whose QEMU or guest misbehaves: a typed error in bounded time, and a dead process. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import { TestClock } from "effect/testing"
+import * as fs from "node:fs"
+import * as os from "node:os"
+import * as path from "node:path"
+import { fileURLToPath } from "node:url"
+import { defaults } from "../src/Limits.ts"
+import type { SandboxError } from "../src/SandboxError.ts"
+import * as Session from "../src/Session.ts"
+import * as Vm from "../src/Vm.ts"
+
+const script = fileURLToPath(new URL("./support/fakeQemu.mjs", import.meta.url))
+
+/** A shape whose QEMU is the fake in one of its modes, an empty template, and the fake's process id. */
+const fake = (mode: string) =>
+  Effect.gen(function* () {
+    const home = yield* Effect.acquireRelease(
+      Effect.sync(() => fs.mkdtempSync(path.join(os.tmpdir(), "exec-sandbox-vm-"))),
+      (it) => Effect.sync(() => fs.rmSync(it, { recursive: true }))
+    )
+    const file = (name: string): string => {
+      fs.writeFileSync(path.join(home, name), "")
+      return path.join(home, name)
+    }
+    const qemu = path.join(home, "qemu")
+    const pidFile = path.join(home, "pid")
+    fs.writeFileSync(qemu, `#!/bin/sh\nexec ${process.execPath} ${script} ${mode} ${pidFile}\n`, { mode: 0o755 })
+    const shape: Vm.Shape = {
+      qemu: {
+        path: qemu,
+        version: "7.2.0",
+        identity: "fake",
+        atLeast: () => false,
+        accelerator: "tcg",
+        missedAccelerators: [],
+        seccomp: true
+      },
+      launcher: { argv: [], user: null, uid: null, gid: null, parentDeath: false },
+      image: {
+        arch: "amd64",
+        kernel: file("kernel"),
+        initrd: file("initrd"),
+        root: file("root"),
+        scratch: file("scratch")
+      },
+      memoryMiB: 128
+    }
+    const template = { ram: file("ram"), state: file("state"), disk: file("disk"), overlay: file("overlay") }
+    return { home, shape, template, pid: () => Number(fs.readFileSync(pidFile, "utf8")) }
+  })
+
+const isAlive = (pid: number): boolean => {
+  try {
+    process.kill(pid, 0)
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** Runs an effect while the test's clock runs fast, so that bounds of seconds come at once. */
+const hurried = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
+  Effect.gen(function* () {
+    const fiber = yield* Effect.forkChild(effect, { startImmediately: true })
+    while (fiber.pollUnsafe() === undefined) {
+      yield* TestClock.withLive(Effect.sleep("20 millis"))
+      yield* TestClock.adjust("1 second")
+    }
+    return yield* Fiber.join(fiber)
+  })
+
+const origin: Session.Origin = {
+  image: "i",
+  template: "t",
+  startPath: { kind: "restore", missed: [] },
+  acquireMs: 1,
+  handoverMs: 1,
+  languages: ["python", "javascript", "typescript"]
+}
+const identity: Vm.Identity = { hostname: "h", env: {}, limits: defaults }
+
+const start = (mode: string) =>
+  Effect.gen(function* () {
+    const it = yield* fake(mode)
+    const vm = yield* Vm.restore(it.shape, it.template)
+    yield* vm.handover(identity)
+    return { ...it, vm, session: yield* Session.make(vm, origin, defaults) }
+  })
+
+const reasonOf = (error: unknown): SandboxError["reason"] => {
+  const reason = (error as SandboxError).reason
+  assert.isDefined(reason, String(error))
+  return reason
+}
+
+describe("Vm", () => {
+  const starts: ReadonlyArray<readonly [string, string, string, RegExp]> = [
+    ["no-monitor", "BootFailed", "restore", /not done after 30 seconds/],
+    ["load-fails", "BootFailed", "restore", /state did not load/],
+    ["wrong-state", "BootFailed", "restore", /exit code 1.*Size mismatch/],
+    ["silent", "BootFailed", "handover", /did not answer HELLO/],
+    ["refuses-entropy", "BootFailed", "handover", /did not take over entropy/]
+  ]
+  for (const [mode, tag, stage, problem] of starts) {
+    it.effect(`${mode}: ${tag} at ${stage}, and the process is dead before the scope ends`, () =>
+      Effect.gen(function* () {
+        const it = yield* fake(mode)
+        const failing = Vm.restore(it.shape, it.template).pipe(Effect.flatMap((vm) => vm.handover(identity)))
+        const error = yield* hurried(Effect.flip(failing))
+        const reason = reasonOf(error)
+        assert.strictEqual(reason._tag, tag)
+        if (reason._tag !== "BootFailed") return
+        assert.strictEqual(reason.stage, stage)
+        assert.match(reason.problem, problem)
+        assert.strictEqual(error.retry, "safe")
+        assert.isFalse(isAlive(it.pid()))
+      }).pipe(Effect.scoped)
+    )
+  }
+
+  const executions: ReadonlyArray<readonly [string, string, "safe" | "unsafe" | "never"]> = [
+    ["garbage", "ProtocolError", "unsafe"],
+    ["bad-evidence", "ProtocolError", "unsafe"],
+    ["no-evidence", "ProtocolError", "unsafe"],
+    ["reseed-failed", "NotStarted", "safe"],
+    ["dies-in-the-middle", "OutcomeUnknown", "unsafe"],
+    ["dies-at-once", "OutcomeUnknown", "unsafe"],
+    ["never-ends", "OutcomeUnknown", "unsafe"]
+  ]
+  for (const [mode, tag, retry] of executions) {
+    it.effect(`${mode}: ${tag}, the VM is destroyed and the session closed`, () =>
+      Effect.gen(function* () {
+        const { pid, session } = yield* start(mode)
+        const error = yield* hurried(Effect.flip(session.exec({ language: "python", code: "print(1)" })))
+        assert.strictEqual(reasonOf(error)._tag, tag)
+        assert.strictEqual((error as SandboxError).retry, retry)
+        const next = yield* hurried(Effect.flip(session.exec({ language: "python", code: "print(1)" })))
+        assert.strictEqual(reasonOf(next)._tag, "SessionClosed")
+        assert.isFalse(isAlive(pid()))
+      }).pipe(Effect.scoped)
+    )
+  }
+
+  it.effect("a request that the guest refuses is invalid input, and the session lives", () =>
+    Effect.gen(function* () {
+      const { pid, session } = yield* start("refuses")
+      const error = yield* hurried(Effect.flip(session.exec({ language: "python", code: "1", cwd: "/nowhere" })))
+      const reason = reasonOf(error)
+      assert.strictEqual(reason._tag, "InvalidInput")
+      assert.match(reason.message, /\/nowhere does not exist/)
+      assert.isTrue(isAlive(pid()))
+    }).pipe(Effect.scoped)
+  )
+
+  it.effect("a language that is not in the image is an unsupported command with what there is", () =>
+    Effect.gen(function* () {
+      const { session } = yield* start("refuses")
+      const error = yield* Effect.flip(session.exec({ language: "bash", code: "true" }))
+      assert.strictEqual(error._tag, "UnsupportedCommand")
+      if (error._tag !== "UnsupportedCommand") return
+      assert.deepStrictEqual([error.kind, error.name], ["language", "bash"])
+      assert.deepStrictEqual(error.available, ["python", "javascript", "typescript"])
+      assert.strictEqual(error.receipt.exitCode, null)
+    }).pipe(Effect.scoped)
+  )
+
+  it.effect("a file that is missing is a failed launch that names it, and nothing is left open", () =>
+    Effect.gen(function* () {
+      const it = yield* fake("silent")
+      fs.rmSync(it.template.state)
+      const before = fs.readdirSync("/proc/self/fd").length
+      const reason = reasonOf(yield* Effect.flip(Vm.restore(it.shape, it.template)))
+      assert.strictEqual(reason._tag, "BootFailed")
+      assert.match(reason.message, /ENOENT.*state/)
+      assert.strictEqual(fs.readdirSync("/proc/self/fd").length, before)
+      assert.deepStrictEqual(
+        fs.readdirSync(it.home).filter((name) => name.startsWith(".clone")),
+        []
+      )
+    }).pipe(Effect.scoped)
+  )
+
+  it.effect("a program that does not start is a failed launch", () =>
+    Effect.gen(function* () {
+      const it = yield* fake("silent")
+      fs.rmSync(it.shape.qemu.path)
+      const exit = yield* Effect.exit(Vm.restore(it.shape, it.template))
+      assert.isTrue(Exit.isFailure(exit))
+      assert.match(String(exit), /ENOENT/)
+    }).pipe(Effect.scoped)
+  )
+})
