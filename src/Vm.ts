@@ -192,7 +192,15 @@ const join = Effect.fnUntraced(function* (
   )
   // A guest that breaks the rules or falls silent has no claim to run on.
   yield* channel.failure.pipe(
-    Effect.catch(() => machine.kill),
+    Effect.catch((error) =>
+      error._tag === "ChannelViolation"
+        ? machine.kill
+        : // A QEMU that is ending by itself closes the connection first: let it end, its exit says why.
+          machine.failure.pipe(
+            Effect.ignore,
+            Effect.timeoutOrElse({ duration: "1 second", orElse: () => machine.kill })
+          )
+    ),
     Effect.forkScoped
   )
   return {

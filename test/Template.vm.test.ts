@@ -193,7 +193,7 @@ describe("Template", () => {
         const layer = Template.layer.pipe(Layer.provide(images), Layer.provide(host))
         const error = yield* Effect.flip(Template.use((it) => it.warm(512)).pipe(Effect.provide(layer)))
         assert.strictEqual(error.reason._tag, "TemplateUnusable")
-        assert.match(error.message, /VM failed at boot.*exec-sandbox: fatal: .*root/s)
+        assert.match(error.message, /VM failed at boot: QEMU ended \(exit code 0\).*exec-sandbox: fatal: mounting/s)
         assert.deepStrictEqual(leftovers(home), [])
       }).pipe(Effect.scoped),
     240_000

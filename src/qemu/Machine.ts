@@ -92,6 +92,7 @@ export const launch = Effect.fnUntraced(function* (
   let migration = yield* Deferred.make<void, MachineFailure>()
   let nextId = 1
   let failure: MachineFailure | undefined
+  let ours = false
   const fail = (problem: string, killed = false): void => {
     if (failure !== undefined) return
     failure = new MachineFailure({ problem, killed })
@@ -137,7 +138,7 @@ export const launch = Effect.fnUntraced(function* (
   child.once("exit", (code, signal) => {
     Deferred.doneUnsafe(dead, Effect.void)
     const last = tail.trimEnd().split("\n").at(-1) ?? ""
-    const killed = signal === "SIGKILL" || signal === "SIGTERM"
+    const killed = !ours && (signal === "SIGKILL" || signal === "SIGTERM")
     fail(`QEMU ended (${signal ?? `exit code ${code}`})${last === "" ? "" : `: ${last}`}`, killed)
     channel.destroy()
     console.destroy()
@@ -183,7 +184,10 @@ export const launch = Effect.fnUntraced(function* (
       )
     ),
     failure: Deferred.await(failed),
-    kill: end(child, dead),
+    kill: Effect.suspend(() => {
+      ours = true
+      return end(child, dead)
+    }),
     console: () => tail
   }
 })
