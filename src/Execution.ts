@@ -59,7 +59,7 @@ const Stdin = Schema.Union([Schema.String, Schema.Uint8Array]).check(
 const maxEnv = 128 * 1024
 
 /**
- * Environment variables. Names: not empty, without `=` and NUL; values: without NUL; 128 KiB together.
+ * Environment variables. Names: not empty, without `=` and NUL; values: without NUL; as JSON 128 KiB together.
  *
  * @since 0.1.0
  * @category models
@@ -70,11 +70,10 @@ export const Environment = Schema.Record(Schema.String, Schema.String.check(with
       Object.keys(env).every((name) => name !== "" && !name.includes("=") && !name.includes("\0")),
     { expected: "environment names that are not empty and hold neither '=' nor NUL" }
   ),
-  Schema.makeFilter(
-    (env: { readonly [name: string]: string }) =>
-      Object.entries(env).reduce((sum, [k, v]) => sum + Buffer.byteLength(k) + Buffer.byteLength(v) + 2, 0) <= maxEnv,
-    { expected: `at most ${maxEnv} bytes of environment` }
-  )
+  // As it travels: in JSON, where a control character takes six bytes.
+  Schema.makeFilter((env: { readonly [name: string]: string }) => Buffer.byteLength(JSON.stringify(env)) <= maxEnv, {
+    expected: `at most ${maxEnv} bytes of environment`
+  })
 )
 
 /**

@@ -199,6 +199,12 @@ describe("Execution", () => {
       ["an empty environment name", { ...good, env: { "": "x" } }, "env", /neither '=' nor NUL/],
       ["an environment value with NUL", { ...good, env: { A: "\0" } }, "env.A", /without NUL/],
       ["too much environment", { ...good, env: { A: "x".repeat(200_000) } }, "env", /at most 131072 bytes/],
+      [
+        "too much environment once it is escaped",
+        { ...good, env: { A: "\x01".repeat(30_000) } },
+        "env",
+        /at most 131072/
+      ],
       ["an empty cwd", { ...good, cwd: "" }, "cwd", /./],
       ["too little memory", { ...good, limits: { memoryMiB: 127 } }, "limits.memoryMiB", /from 128 to 65536/],
       ["no time", { ...good, limits: { timeMs: 0 } }, "limits.timeMs", /from 1 to/],
