@@ -349,6 +349,31 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("San
       })
     )
 
+    it.effect("a QEMU killed at any moment is a typed error that says whether a retry is safe", () =>
+      Effect.gen(function* () {
+        const before = new Set(qemus())
+        const mine = () => qemus().filter((pid) => !before.has(pid))
+        for (const after of [0, 20, 40, 60, 80, 100, 130, 160, 190, 220, 260, 300, 400]) {
+          const running = yield* Effect.forkChild(
+            Effect.flip(run({ language: "python", code: "import time\ntime.sleep(60)" })),
+            { startImmediately: true }
+          )
+          yield* until(() => mine().length > 0)
+          yield* Effect.sleep(after)
+          for (const pid of mine()) process.kill(pid, "SIGKILL")
+          const error = yield* Fiber.join(running).pipe(Effect.timeout("10 seconds"))
+          assert.strictEqual(error._tag, "SandboxError", `${after} ms`)
+          if (error._tag !== "SandboxError") return
+          assert.include(["NotStarted", "BootFailed", "OutcomeUnknown"], error.reason._tag, `${after} ms`)
+          assert.strictEqual(error.retry, error.reason._tag === "OutcomeUnknown" ? "unsafe" : "safe")
+          assert.deepStrictEqual(mine(), [])
+        }
+        // None of them was taken for a damaged template.
+        const next = yield* run({ language: "bash", code: "true" })
+        assert.strictEqual(next.receipt.startPath.kind, "restore")
+      })
+    )
+
     it.effect("a killed QEMU gives OutcomeUnknown to what ran, and SessionClosed from then on", () =>
       Effect.gen(function* () {
         const before = new Set(qemus())
