@@ -12,6 +12,7 @@ import { defaults } from "../src/Limits.ts"
 import type { SandboxError } from "../src/SandboxError.ts"
 import * as Session from "../src/Session.ts"
 import * as Vm from "../src/Vm.ts"
+import { isAlive } from "./support/processes.ts"
 
 const script = fileURLToPath(new URL("./support/fakeQemu.mjs", import.meta.url))
 
@@ -52,15 +53,6 @@ const fake = (mode: string) =>
     const template = { ram: file("ram"), state: file("state"), disk: file("disk"), overlay: file("overlay") }
     return { home, shape, template, pid: () => Number(fs.readFileSync(pidFile, "utf8")) }
   })
-
-const isAlive = (pid: number): boolean => {
-  try {
-    process.kill(pid, 0)
-    return true
-  } catch {
-    return false
-  }
-}
 
 /** Runs an effect while the test's clock runs fast, so that bounds of seconds come at once. */
 const hurried = <A, E, R>(effect: Effect.Effect<A, E, R>) =>

@@ -4,6 +4,7 @@ import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
 import * as Machine from "../../src/qemu/Machine.ts"
+import { isAlive } from "../support/processes.ts"
 
 const qemu = process.arch === "arm64" ? "qemu-system-aarch64" : "qemu-system-x86_64"
 /** A machine without a board: the monitor is all there is. */
@@ -15,15 +16,6 @@ const bare: Machine.Launch = {
     )
   ],
   files: []
-}
-
-const isAlive = (pid: number): boolean => {
-  try {
-    process.kill(pid, 0)
-    return true
-  } catch {
-    return false
-  }
 }
 
 describe("Machine", () => {

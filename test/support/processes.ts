@@ -16,3 +16,13 @@ export const qemus = (parent: number = process.pid): ReadonlyArray<number> =>
     const stat = /\((.*)\) (\S) (\d+)/.exec(read(`/proc/${name}/stat`))
     return stat?.[1]?.startsWith("qemu-system") && stat[2] !== "Z" && Number(stat[3]) === parent ? [Number(name)] : []
   })
+
+/** Whether there is such a process. */
+export const isAlive = (pid: number): boolean => {
+  try {
+    process.kill(pid, 0)
+    return true
+  } catch {
+    return false
+  }
+}
