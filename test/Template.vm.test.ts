@@ -10,6 +10,7 @@ import { fileURLToPath } from "node:url"
 import { promisify } from "node:util"
 import { Host } from "../src/Host.ts"
 import { Image } from "../src/Image.ts"
+import type { StartPath } from "../src/Receipt.ts"
 import { Sandbox } from "../src/Sandbox.ts"
 import { Template } from "../src/Template.ts"
 import { qemus } from "./support/processes.ts"
@@ -51,14 +52,15 @@ const onlyTemplate = (home: string): string => {
 const leftovers = (home: string): ReadonlyArray<string> =>
   fs.readdirSync(path.join(home, "templates")).filter((name) => /^\.(building|removed)/.test(name))
 
+/** Why the restore was missed. */
+const missed = (from: StartPath): string | undefined => from.missed.find((it) => it.kind === "restore")?.reason
+
 describe("Template", () => {
   it.live(
     "one that was damaged is made again, whatever the damage; one that is whole is used",
     () =>
       Effect.gen(function* () {
         const home = yield* directory
-        const missed = (path: { readonly missed: ReadonlyArray<{ readonly kind: string; readonly reason: string }> }) =>
-          path.missed.find((it) => it.kind === "restore")?.reason
         const first = yield* startPath(home)
         assert.deepStrictEqual([first.kind, missed(first)], ["boot", "no template yet"])
         const second = yield* startPath(home)
