@@ -19,6 +19,7 @@ import { pipeline } from "node:stream"
 import * as Channel from "./guest/Channel.ts"
 import { type GuestHello, type Hello, portName, protocol } from "./guest/Protocol.ts"
 import type { Host, Qemu } from "./Host.ts"
+import { isStale, temporaryName } from "./internal/Temporary.ts"
 import { defaults, type Limits } from "./Limits.ts"
 import { commandLine, Fd, type Input } from "./qemu/CommandLine.ts"
 import * as Machine from "./qemu/Machine.ts"
@@ -103,7 +104,7 @@ type Opening = readonly [path: string, flags: string] | { readonly overlayOf: st
 
 /** A private copy of an empty overlay, open and already unlinked. */
 const privateOverlay = (source: string): number => {
-  const copy = path.join(path.dirname(source), `.clone-${process.pid}-${randomBytes(6).toString("hex")}`)
+  const copy = path.join(path.dirname(source), temporaryName("clone"))
   try {
     fs.copyFileSync(source, copy, fs.constants.COPYFILE_FICLONE)
     return fs.openSync(copy, "r+")
@@ -333,7 +334,9 @@ const seal = Effect.fn("Vm.seal")(function* (
     if (events.at(-1)?._tag !== "End")
       return yield* new VmLost({ problem: "the agent did not settle", violation: false })
     // QEMU 7.2 saves to a socket or a program, and programs are denied to it: so a socket of ours writes the file.
-    const socket = path.join(socketDirectory, `${randomBytes(6).toString("hex")}.sock`)
+    for (const name of fs.readdirSync(socketDirectory).filter(isStale))
+      fs.rmSync(path.join(socketDirectory, name), { force: true })
+    const socket = path.join(socketDirectory, temporaryName("seal"))
     const received = yield* receiveFile(socket, state, shape.launcher.uid)
     yield* machine.commands(
       { execute: "stop" },

@@ -8,11 +8,11 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
-import { randomBytes } from "node:crypto"
 import * as fs from "node:fs"
 import * as path from "node:path"
 import { makeDirectory } from "./Files.ts"
 import { hashFile } from "./hashFile.ts"
+import { isStale, temporaryName } from "./Temporary.ts"
 
 /** The layout of a template's directory and of the machine sealed in it; part of every key. */
 export const format = 1
@@ -87,15 +87,6 @@ const damage = (directory: string, manifest: Manifest): string | undefined => {
 const remove = (directory: string): Effect.Effect<void> =>
   Effect.ignore(Effect.tryPromise(() => fs.promises.rm(directory, { recursive: true, force: true })))
 
-const isAlive = (pid: number): boolean => {
-  try {
-    process.kill(pid, 0)
-    return true
-  } catch (error) {
-    return error instanceof Error && "code" in error && error.code === "EPERM"
-  }
-}
-
 /** A template's files; absolute paths. */
 export const filesIn = (directory: string) => ({
   ram: path.join(directory, "ram"),
@@ -103,15 +94,6 @@ export const filesIn = (directory: string) => ({
   disk: path.join(directory, "disk.qcow2"),
   overlay: path.join(directory, "overlay.qcow2")
 })
-
-/** A name in the store that says which process made it, so that what a killed one left can be told. */
-const temporary = (kind: "building" | "removed"): string => `.${kind}-${process.pid}-${randomBytes(6).toString("hex")}`
-
-/** Whether a name is that of something temporary whose maker is gone. */
-const isStale = (name: string): boolean => {
-  const owner = /^\.(?:building|removed|clone)-(\d+)-/.exec(name)?.[1]
-  return owner !== undefined && !isAlive(Number(owner))
-}
 
 export interface TemplateStore {
   readonly directoryOf: (key: string) => string
@@ -150,7 +132,7 @@ export const make = (store: string): TemplateStore => {
 
   const discard = (key: string): Effect.Effect<void> =>
     Effect.suspend(() => {
-      const aside = path.join(store, temporary("removed"))
+      const aside = path.join(store, temporaryName("removed"))
       return Effect.ignore(Effect.try(() => fs.renameSync(directoryOf(key), aside))).pipe(Effect.andThen(remove(aside)))
     })
 
@@ -178,7 +160,7 @@ export const make = (store: string): TemplateStore => {
       attempt(() => {
         makeDirectory(store, 0o700)
         sweep()
-        const made = path.join(store, temporary("building"))
+        const made = path.join(store, temporaryName("building"))
         fs.mkdirSync(made, { mode: 0o700 })
         return made
       }),
