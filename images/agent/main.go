@@ -12,6 +12,7 @@ import (
 
 	"exec-sandbox/agent/boot"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/process"
 	"exec-sandbox/agent/run"
 	"exec-sandbox/agent/session"
 )
@@ -73,7 +74,8 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	host := session.New(runner, version)
+	spawner := &process.Spawner{Sandbox: sandbox, Reaper: reaper, User: user, Session: runner.Session, Log: boot.Log}
+	host := session.New(runner, spawner, version)
 	device, err := channel.FindPort(portName, patience)
 	if err != nil {
 		return err

@@ -64,7 +64,9 @@ type cgroup struct {
 }
 
 // Group makes the cgroup of one interpreter.
-func (s *Sandbox) Group(name string) (group, error) {
+func (s *Sandbox) Group(name string) (group, error) { return s.group(name) }
+
+func (s *Sandbox) group(name string) (*cgroup, error) {
 	g := &cgroup{path: filepath.Join(s.root, name), sandbox: s}
 	if err := os.Mkdir(g.path, 0o755); err != nil {
 		return nil, fmt.Errorf("making a cgroup: %w", err)
@@ -103,8 +105,10 @@ func (g *cgroup) write(name, value string) error {
 }
 
 func (g *cgroup) command(argv []string) []string {
-	return childArgs(filepath.Join(g.path, "cgroup.procs"), g.sandbox.user, argv)
+	return step{procs: g.procs(), user: g.sandbox.user}.command(argv)
 }
+
+func (g *cgroup) procs() string { return filepath.Join(g.path, "cgroup.procs") }
 
 func (g *cgroup) limit(memoryBytes int64, processes int) error {
 	if memoryBytes != g.memory {

@@ -95,6 +95,18 @@ func (e *evidence) measure(x *execution, before, after counters) {
 	if x.started {
 		e.Usage.WallMs = milliseconds(time.Since(x.began))
 	}
+	if x.timedOut {
+		observed := int64(time.Since(x.ordered) / time.Millisecond)
+		if x.started {
+			observed = int64(e.Usage.WallMs)
+		}
+		e.Limits = append(e.Limits, limitHit{"time", x.timeout().Milliseconds(), observed})
+	}
+	e.count(before, after)
+}
+
+// count adds what the kernel counted between two readings.
+func (e *evidence) count(before, after counters) {
 	if before.cpuMicros >= 0 && after.cpuMicros >= before.cpuMicros {
 		cpu := float64(after.cpuMicros-before.cpuMicros) / 1000
 		e.Usage.CPUMs = &cpu
@@ -102,13 +114,6 @@ func (e *evidence) measure(x *execution, before, after counters) {
 	if after.peakBytes >= 0 {
 		peak := after.peakBytes
 		e.Usage.PeakMemoryBytes = &peak
-	}
-	if x.timedOut {
-		observed := int64(time.Since(x.ordered) / time.Millisecond)
-		if x.started {
-			observed = int64(e.Usage.WallMs)
-		}
-		e.Limits = append(e.Limits, limitHit{"time", x.timeout().Milliseconds(), observed})
 	}
 	if before.oomKills >= 0 && after.oomKills > before.oomKills {
 		peak := after.peakBytes

@@ -11,6 +11,7 @@ import (
 	"exec-sandbox/agent/boot"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/identity"
+	"exec-sandbox/agent/process"
 	"exec-sandbox/agent/run"
 )
 
@@ -20,13 +21,14 @@ const settleWait = 60 * time.Second
 // Session serves whichever host is connected.
 type Session struct {
 	runner  *run.Runner
+	spawner *process.Spawner
 	version string
 	build   bool // the machine is being made into a template
 }
 
 // New returns a session that no host has greeted.
-func New(runner *run.Runner, version string) *Session {
-	return &Session{runner: runner, version: version}
+func New(runner *run.Runner, spawner *process.Spawner, version string) *Session {
+	return &Session{runner: runner, spawner: spawner, version: version}
 }
 
 // Announcement is the greeting of a guest that has just booted.
@@ -88,6 +90,8 @@ func (s *Session) Open(stream *channel.Stream, payload []byte) error {
 	switch request.Method {
 	case "exec":
 		s.runner.Exec(stream, request)
+	case "spawn":
+		s.spawner.Spawn(stream, payload)
 	case "seal":
 		if !s.build {
 			stream.Reset("invalid", "only a machine greeted for building can be sealed")

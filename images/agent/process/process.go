@@ -1,0 +1,369 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/run"
+)
+
+const (
+	// grace is between asking a program to end and killing all of it.
+	grace = time.Second
+	// dying is how long the kernel may take to end what was killed.
+	dying = 5 * time.Second
+)
+
+// Spawner starts programs.
+type Spawner struct {
+	Sandbox *run.Sandbox
+	Reaper  *run.Reaper
+	User    run.User
+	Session func() run.Session
+	Log     func(format string, args ...any)
+
+	count atomic.Uint64
+}
+
+// process is one program from OPEN to its end. Everything but its orders
+// belongs to the goroutine of run.
+type process struct {
+	spawner *Spawner
+	request *request
+	stream  *channel.Stream
+	program *run.Program
+	input   *input
+	outputs []*output
+	master  *os.File // our end of its terminal, if it has one
+
+	ended    bool // it was told to end, by the host
+	limited  bool // it was told to end, by its time limit
+	limit    *time.Timer
+	patience *time.Timer // until all of it is killed
+
+	wake   chan struct{}
+	mu     sync.Mutex
+	orders []order
+	reset  bool
+}
+
+// Spawn takes a program that the host opened.
+func (s *Spawner) Spawn(stream *channel.Stream, payload []byte) {
+	request, err := parseRequest(payload)
+	if err != nil {
+		stream.Reset("invalid", err.Error())
+		return
+	}
+	p := &process{spawner: s, request: request, stream: stream, wake: make(chan struct{}, 1), input: newInput(stream.Grant)}
+	stream.Receive(p)
+	go p.run() // ends with the program
+}
+
+// Data takes stdin.
+func (p *process) Data(sub byte, payload []byte, last bool) {
+	if sub == channel.Stdin {
+		p.input.push(payload, last)
+	}
+}
+
+// Note takes an order.
+func (p *process) Note(payload []byte) {
+	o, err := parseOrder(payload)
+	if err != nil {
+		return
+	}
+	p.mu.Lock()
+	p.orders = append(p.orders, o)
+	p.mu.Unlock()
+	p.poke()
+}
+
+// Reset ends the program.
+func (p *process) Reset() {
+	p.mu.Lock()
+	p.reset = true
+	p.mu.Unlock()
+	p.poke()
+}
+
+func (p *process) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *process) run() {
+	if err := p.start(); err != nil {
+		code := "failed"
+		if errors.Is(err, unix.E2BIG) {
+			code = "invalid"
+		}
+		p.input.stop()
+		p.stream.Reset(code, err.Error())
+		return
+	}
+	defer p.bury()
+	failure := p.program.Started()
+	p.stream.Note(map[string]any{"event": "started", "pid": p.program.PID})
+	for _, o := range p.outputs {
+		go o.pump() // ends when nobody can write any more
+	}
+	if failure != nil {
+		p.fell(failure, <-p.program.Exit)
+		return
+	}
+	p.finish(p.follow())
+}
+
+// start leaves nothing behind when it fails.
+func (p *process) start() error {
+	s, r := p.spawner, p.request
+	user, session := s.User, s.Session()
+	if r.User == "root" {
+		user = run.Root
+	}
+	files, err := p.open(user)
+	defer func() {
+		for _, fd := range files {
+			_ = unix.Close(fd)
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	env := map[string]string{}
+	if r.Pty != nil {
+		env["TERM"] = "xterm-256color"
+	}
+	for _, over := range []map[string]string{session.Env, r.Env} {
+		for name, value := range over {
+			env[name] = value
+		}
+	}
+	launch := run.Launch{
+		Name: "process-" + strconv.FormatUint(s.count.Add(1), 10), User: user, Argv: r.Argv, Cwd: user.Home, Env: env,
+		Files: files, Terminal: r.Pty != nil,
+		MemoryBytes: session.MemoryBytes, Processes: session.Processes,
+	}
+	if r.Cwd != nil {
+		launch.Cwd = *r.Cwd
+	}
+	if r.MemoryBytes != nil {
+		launch.MemoryBytes = *r.MemoryBytes
+	}
+	if r.Processes != nil {
+		launch.Processes = *r.Processes
+	}
+	p.program, err = s.Sandbox.Launch(s.Reaper, launch)
+	if err != nil {
+		p.close()
+		return err
+	}
+	return nil
+}
+
+// open makes the program's standard files, or the one terminal that is all of
+// them, and our ends. The program's are the caller's to close.
+func (p *process) open(user run.User) (theirs []int, err error) {
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	if p.request.Pty != nil {
+		master, slave, err := openTerminal(user.UID, *p.request.Pty)
+		if err != nil {
+			return nil, err
+		}
+		p.master = os.NewFile(uintptr(master), "terminal")
+		go p.input.write(p.master, true) // ended by stop
+		return []int{slave}, p.forward(p.master, channel.Stdout)
+	}
+	for _, sub := range []byte{channel.Stdin, channel.Stdout, channel.Stderr} {
+		var pipe [2]int
+		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+			return theirs, fmt.Errorf("making a pipe: %w", err)
+		}
+		ours, other := pipe[0], pipe[1]
+		if sub == channel.Stdin {
+			ours, other = other, ours
+		}
+		theirs = append(theirs, other)
+		_ = unix.SetNonblock(ours, true)
+		file := os.NewFile(uintptr(ours), "pipe")
+		// It must be theirs to open /dev/stdout again by its name.
+		if err := unix.Fchown(other, user.UID, user.GID); err != nil {
+			_ = file.Close()
+			return theirs, fmt.Errorf("handing over a pipe: %w", err)
+		}
+		if sub == channel.Stdin {
+			go p.input.write(file, false) // ended by stop, and closes it
+		} else if err := p.forward(file, sub); err != nil {
+			return theirs, err
+		}
+	}
+	return theirs, nil
+}
+
+func (p *process) forward(file *os.File, sub byte) error {
+	o, err := newOutput(file, p.master != nil, func(payload []byte) { p.stream.Send(sub, payload) })
+	if err != nil {
+		_ = file.Close()
+		return fmt.Errorf("watching an output: %w", err)
+	}
+	p.outputs = append(p.outputs, o)
+	return nil
+}
+
+// close is for a program that never came to be.
+func (p *process) close() {
+	p.input.stop()
+	for _, o := range p.outputs {
+		_ = o.file.Close()
+	}
+}
+
+// fell tells why the program could not be started.
+func (p *process) fell(failure *run.Failure, status syscall.WaitStatus) {
+	p.input.stop()
+	for _, o := range p.outputs {
+		o.drain()
+	}
+	evidence := p.program.Evidence(status, nil)
+	if evidence.Explain(p.request.Argv[0], failure) {
+		p.stream.End(evidence)
+		return
+	}
+	switch failure.Kind {
+	case run.NotEntered:
+		p.stream.Reset("invalid", fmt.Sprintf("the working directory %q: %s", failure.Path, failure.Message))
+	case run.TooLarge:
+		p.stream.Reset("invalid", "arguments and environment are too large")
+	default:
+		p.stream.Reset("failed", failure.Message)
+	}
+}
+
+// follow obeys orders and limits until the program ends.
+func (p *process) follow() syscall.WaitStatus {
+	p.limit, p.patience = time.NewTimer(time.Hour), time.NewTimer(time.Hour)
+	p.limit.Stop()
+	p.patience.Stop()
+	defer p.limit.Stop()
+	if timeout := p.request.timeout(); timeout != nil {
+		p.limit.Reset(*timeout)
+	}
+	p.obey()
+	for {
+		select {
+		case <-p.wake:
+			p.obey()
+		case <-p.limit.C:
+			if !p.ended {
+				p.limited = true
+				p.program.Signal(unix.SIGINT)
+				p.patience.Reset(grace)
+			}
+		case <-p.patience.C:
+			p.program.Signal(unix.SIGKILL)
+		case status := <-p.program.Exit:
+			return status
+		}
+	}
+}
+
+func (p *process) obey() {
+	p.mu.Lock()
+	orders, reset := p.orders, p.reset
+	p.orders = nil
+	p.mu.Unlock()
+	for _, o := range orders {
+		switch o.Event {
+		case "signal":
+			p.program.Signal(o.signal())
+		case "resize":
+			if p.master != nil && o.check() == nil {
+				p.resize(o.size)
+			}
+		case "close":
+			reset = true
+		}
+	}
+	if reset && !p.ended {
+		p.ended = true
+		p.end()
+	}
+}
+
+func (p *process) resize(s size) {
+	raw, err := p.master.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { err = resize(int(fd), s) })
+	}
+	if err != nil {
+		p.spawner.Log("%v", err)
+	}
+}
+
+// end asks all of the program to end.
+func (p *process) end() {
+	p.program.Signal(unix.SIGTERM)
+	if p.master != nil {
+		p.program.Signal(unix.SIGHUP) // an interactive shell heeds nothing else
+	}
+	p.program.Signal(unix.SIGCONT)
+	p.patience.Reset(grace)
+}
+
+// finish tells the end of a program that ran. What it leaves running stays,
+// unless it did not end of its own.
+func (p *process) finish(status syscall.WaitStatus) {
+	p.input.stop()
+	var timeout *time.Duration
+	if p.limited {
+		timeout = p.request.timeout()
+	}
+	evidence := p.program.Evidence(status, timeout)
+	for _, o := range p.outputs {
+		o.drain()
+	}
+	p.obey() // the host may have lost interest while this waited for credit
+	if p.ended || p.limited {
+		p.clear()
+	}
+	p.patience.Stop()
+	p.stream.End(evidence)
+	if p.master != nil {
+		_ = p.master.Close() // nobody can use a terminal without its leader
+	}
+}
+
+// clear ends what outlived its leader, and waits until it is gone.
+func (p *process) clear() {
+	for until := time.Now().Add(dying); !p.program.Gone() && time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
+		select {
+		case <-p.patience.C:
+			p.program.Signal(unix.SIGKILL)
+		default:
+		}
+	}
+}
+
+// bury gives the cgroup back once its last process is gone.
+func (p *process) bury() {
+	for wait := 50 * time.Millisecond; !p.program.Remove(); time.Sleep(wait) {
+		if wait < 10*time.Second {
+			wait *= 2
+		}
+	}
+}

@@ -1,0 +1,110 @@
+// Package process runs the programs that a caller starts by name, beside the
+// interpreters: with pipes or a terminal, signals, and an exit told once.
+package process
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// request is OPEN's payload.
+type request struct {
+	Argv        []string          `json:"argv"`
+	Shell       *string           `json:"shell"`
+	Cwd         *string           `json:"cwd"`
+	Env         map[string]string `json:"env"`
+	User        string            `json:"user"`
+	Pty         *size             `json:"pty"`
+	TimeoutMs   *int64            `json:"timeoutMs"`
+	MemoryBytes *int64            `json:"memoryBytes"`
+	Processes   *int              `json:"processes"`
+}
+
+// size of a terminal, in characters.
+type size struct {
+	Cols int `json:"cols"`
+	Rows int `json:"rows"`
+}
+
+const maxSize = 10000
+
+func (s size) check() error {
+	if s.Cols < 1 || s.Cols > maxSize || s.Rows < 1 || s.Rows > maxSize {
+		return fmt.Errorf("a terminal cannot have %d columns and %d rows", s.Cols, s.Rows)
+	}
+	return nil
+}
+
+// parseRequest also says what cannot be started about it.
+func parseRequest(payload []byte) (*request, error) {
+	r := &request{}
+	if err := json.Unmarshal(payload, r); err != nil {
+		return nil, fmt.Errorf("reading the request: %w", err)
+	}
+	if (r.Argv == nil) == (r.Shell == nil) {
+		return nil, fmt.Errorf("either argv or shell is needed")
+	}
+	if r.Shell != nil {
+		r.Argv = []string{"/bin/bash", "-c", *r.Shell}
+	}
+	if len(r.Argv) == 0 {
+		return nil, fmt.Errorf("argv is empty")
+	}
+	for _, word := range r.Argv {
+		if strings.ContainsRune(word, 0) {
+			return nil, fmt.Errorf("an argument holds a NUL")
+		}
+	}
+	if r.Cwd != nil && (!strings.HasPrefix(*r.Cwd, "/") || strings.ContainsRune(*r.Cwd, 0)) {
+		return nil, fmt.Errorf("%q cannot be a working directory", *r.Cwd)
+	}
+	for name, value := range r.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") {
+			return nil, fmt.Errorf("%q cannot name an environment variable", name)
+		}
+		if strings.ContainsRune(value, 0) {
+			return nil, fmt.Errorf("the environment variable %q holds a NUL", name)
+		}
+	}
+	if r.User != "user" && r.User != "root" {
+		return nil, fmt.Errorf("there is no user %q to run as", r.User)
+	}
+	if r.Pty != nil {
+		if err := r.Pty.check(); err != nil {
+			return nil, err
+		}
+	}
+	if r.TimeoutMs != nil && *r.TimeoutMs < 1 || r.MemoryBytes != nil && *r.MemoryBytes < 1 || r.Processes != nil && *r.Processes < 1 {
+		return nil, fmt.Errorf("a limit is less than 1")
+	}
+	return r, nil
+}
+
+func (r *request) timeout() *time.Duration {
+	if r.TimeoutMs == nil {
+		return nil
+	}
+	d := time.Duration(*r.TimeoutMs) * time.Millisecond
+	return &d
+}
+
+// order is what a NOTE of the host asks for. One that is not understood asks
+// for nothing.
+type order struct {
+	Event  string `json:"event"`
+	Signal string `json:"signal"`
+	size
+}
+
+func parseOrder(payload []byte) (o order, err error) {
+	err = json.Unmarshal(payload, &o)
+	return o, err
+}
+
+// signal is zero, which reaches nobody, for a name that is not known.
+func (o order) signal() syscall.Signal { return unix.SignalNum(o.Signal) }

@@ -1,0 +1,159 @@
+package run
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Root is who runs what a caller wants to run with every privilege of the
+// machine. The machine is the boundary.
+var Root = User{Name: "root", Home: "/root"}
+
+// Launch is how a caller's program is started.
+type Launch struct {
+	Name        string // of its cgroup
+	User        User
+	Argv        []string
+	Cwd         string
+	Env         map[string]string // over the usual one
+	Files       []int             // stdin, stdout, stderr; or the one terminal that is all of them
+	Terminal    bool              // stdin is its controlling terminal
+	MemoryBytes int64
+	Processes   int
+}
+
+// Program is one program of a caller's with all that it starts, in a cgroup of
+// its own: signalled, measured and killed as one.
+type Program struct {
+	PID  int
+	Exit <-chan syscall.WaitStatus // its status, once
+
+	group  *cgroup
+	report *os.File
+	before counters
+	began  time.Time
+}
+
+// Evidence is END's payload.
+type Evidence = evidence
+
+// Session is what the host's greeting has set.
+func (r *Runner) Session() Session { return *r.current() }
+
+// Launch starts a program.
+func (s *Sandbox) Launch(reaper *Reaper, l Launch) (p *Program, err error) {
+	p = &Program{began: time.Now()}
+	if p.group, err = s.group(l.Name); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			p.Remove()
+		}
+	}()
+	if err := p.group.limit(l.MemoryBytes, l.Processes); err != nil {
+		return nil, err
+	}
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("making a pipe: %w", err)
+	}
+	defer unix.Close(pipe[1])
+	_ = unix.SetNonblock(pipe[0], true)
+	p.report = os.NewFile(uintptr(pipe[0]), "report")
+	p.before = p.group.begin()
+	const report = 3 // the first after the standard ones
+	var files []uintptr
+	for i := 0; i < report; i++ {
+		files = append(files, uintptr(l.Files[i%len(l.Files)]))
+	}
+	start := step{procs: p.group.procs(), user: l.User, cwd: l.Cwd, report: report}
+	p.PID, p.Exit, err = reaper.Start(start.command(l.Argv), &syscall.ProcAttr{
+		Env:   environment(l.User, l.Env),
+		Files: append(files, uintptr(pipe[1])),
+		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: l.Terminal},
+	})
+	if err != nil {
+		_ = p.report.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// Started waits until the process has become the program, or for the reason
+// why it did not.
+func (p *Program) Started() *Failure {
+	defer p.report.Close()
+	var f Failure
+	if json.NewDecoder(p.report).Decode(&f) != nil {
+		return nil // executing it closed the pipe
+	}
+	return &f
+}
+
+// Signal reaches every process of the program.
+func (p *Program) Signal(sig syscall.Signal) {
+	if sig == unix.SIGKILL {
+		p.group.kill() // nobody escapes by forking
+		return
+	}
+	p.group.signal(sig)
+}
+
+// Gone reports whether no process of the program is left.
+func (p *Program) Gone() bool { return len(p.group.members()) == 0 }
+
+// Remove gives the cgroup back; false while something inside still lives.
+func (p *Program) Remove() bool { return p.group.remove() }
+
+// Evidence is what is known about a program that has ended. A timeout is given
+// when it was what ended the program.
+func (p *Program) Evidence(status syscall.WaitStatus, timeout *time.Duration) *Evidence {
+	e := &evidence{State: "kept"}
+	e.fromStatus(status)
+	e.Usage.WallMs = milliseconds(time.Since(p.began))
+	if timeout != nil {
+		e.Limits = append(e.Limits, limitHit{"time", timeout.Milliseconds(), int64(e.Usage.WallMs)})
+	}
+	e.count(p.before, p.group.counters())
+	e.fill()
+	return e
+}
+
+// Explain makes it the evidence of a program that could not be started. False
+// means that the evidence has no words for this reason.
+func (e *evidence) Explain(name string, f *Failure) bool {
+	code := 126
+	switch f.Kind {
+	case NotFound, NotExecutable, NotPermitted:
+		if f.Errno == "ENOENT" || f.Kind == NotFound {
+			code = 127
+		}
+		var path *string
+		if f.Path != "" {
+			path = &f.Path
+		}
+		e.Commands, _ = json.Marshal([]struct {
+			Name string  `json:"name"`
+			Kind string  `json:"kind"`
+			Path *string `json:"path"`
+		}{{name, f.Kind, path}})
+	case NotEntered:
+		if f.Errno != "EACCES" && f.Errno != "EPERM" {
+			return false
+		}
+		e.Exception, _ = json.Marshal(map[string]any{
+			"type": "OSError", "message": f.Message, "traceback": "", "errno": f.Errno, "path": f.Path, "module": nil, "code": nil,
+		})
+	default:
+		return false
+	}
+	e.ExitCode, e.Signal = &code, nil
+	e.fill()
+	return true
+}
