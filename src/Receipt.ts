@@ -118,7 +118,7 @@ export const Receipt = Schema.Struct({
   startPath: StartPath,
   isolation: Isolation,
   limits: Schema.Struct({
-    timeMs: Schema.Finite,
+    timeMs: Schema.NullOr(Schema.Finite),
     memoryBytes: Schema.Finite,
     outputBytes: Schema.Finite,
     processes: Schema.Finite

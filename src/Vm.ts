@@ -89,6 +89,11 @@ export interface Vm {
 export interface VmStream {
   /** The next events, at least one, in order. `Cause.Done` after the last. */
   readonly takeAll: Effect.Effect<ReadonlyArray<Channel.Event>, VmLost | Cause.Done>
+  /** The same without granting credit; see `guest/Channel`. */
+  readonly take: Effect.Effect<ReadonlyArray<Channel.Event>, VmLost | Cause.Done>
+  readonly consumed: (bytes: number) => void
+  readonly write: (sub: number, bytes: Uint8Array, end: boolean) => Effect.Effect<boolean>
+  readonly note: (event: object) => Effect.Effect<void>
 }
 
 /** A booted machine with warm interpreters, which can be sealed. */
@@ -214,6 +219,8 @@ const join = Effect.fnUntraced(function* (
       channel.open(message, inputs).pipe(
         Effect.catch(explain),
         Effect.map((stream): VmStream => ({
+          ...stream,
+          take: Effect.catchTag(stream.take, ["ChannelLost", "ChannelViolation"], explain),
           takeAll: Effect.catchTag(stream.takeAll, ["ChannelLost", "ChannelViolation"], explain)
         }))
       ),

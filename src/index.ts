@@ -16,6 +16,9 @@ export * as Image from "./Image.ts"
 /** What one execution may use at the most. @since 0.1.0 */
 export * as Limits from "./Limits.ts"
 
+/** A program started by name in a session, with pipes or a terminal. @since 0.1.0 */
+export * as Process from "./Process.ts"
+
 /** What happened in one execution, as data. @since 0.1.0 */
 export * as Receipt from "./Receipt.ts"
 

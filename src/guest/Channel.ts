@@ -41,15 +41,27 @@ export type Event =
   | { readonly _tag: "End"; readonly value: unknown }
   | ({ readonly _tag: "Reset" } & Reset)
 
-/** Bytes to send on a sub-channel after OPEN; the sub-channel ends after them. */
+/** Bytes to send on a sub-channel after OPEN; the sub-channel ends after them unless `end` is false. */
 export interface Input {
   readonly sub: number
   readonly bytes: Uint8Array
+  readonly end?: boolean
 }
 
 export interface ChannelStream {
   /** The next events, at least one, in order; taking them grants the guest credit for as many bytes. */
   readonly takeAll: Effect.Effect<ReadonlyArray<Event>, ChannelFailure | Cause.Done>
+  /** The same without granting credit: for a reader that hands the bytes on and says by `consumed` when they are gone. */
+  readonly take: Effect.Effect<ReadonlyArray<Event>, ChannelFailure | Cause.Done>
+  /** Grants the guest credit for so many bytes that were taken. */
+  readonly consumed: (bytes: number) => void
+  /**
+   * Sends bytes at the pace that the guest's credit allows, and with `end` ends the sub-channel after them. False when the
+   * stream ended before all was sent. One write at a time.
+   */
+  readonly write: (sub: number, bytes: Uint8Array, end: boolean) => Effect.Effect<boolean>
+  /** Sends an event; nothing happens when the stream has ended. */
+  readonly note: (event: object) => Effect.Effect<void>
 }
 
 export interface Channel {
@@ -271,10 +283,11 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
       const size = Math.min(input.bytes.length, stream.sendCredit, sendChunk)
       if (size === 0 && input.bytes.length > 0) break
       const last = size === input.bytes.length
-      frames.push(encode(Kind.Data, stream.id, input.sub | (last ? endFlag : 0), input.bytes.subarray(0, size)))
+      const flags = input.sub | (last && input.end !== false ? endFlag : 0)
+      frames.push(encode(Kind.Data, stream.id, flags, input.bytes.subarray(0, size)))
       stream.sendCredit -= size
       if (last) rest.shift()
-      else rest[0] = { sub: input.sub, bytes: input.bytes.subarray(size) }
+      else rest[0] = { ...input, bytes: input.bytes.subarray(size) }
       if (frames.length >= 16) break
     }
     const flowing = frames.length === 0 || write(frames.length === 1 ? (frames[0] as Buffer) : Buffer.concat(frames))
@@ -295,7 +308,21 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
         socket.once("drain", wake)
       } else if (stream.sendCredit > 0) return wake()
       stream.wake = wake
+      return Effect.sync(() => {
+        stream.wake = undefined
+        socket.off("drain", wake)
+      })
     })
+
+  /** Sends all of it; true unless the stream ended before. */
+  const flush = Effect.fnUntraced(function* (stream: StreamState, rest: Array<Input>, first = pump(stream, rest)) {
+    let state = first
+    while (!state.done && streams.has(stream.id)) {
+      yield* waitFor(stream, !state.flowing)
+      if (streams.has(stream.id)) state = pump(stream, rest)
+    }
+    return state.done
+  })
 
   const open = Effect.fnUntraced(function* (message: object, inputs: ReadonlyArray<Input>) {
     if (failure !== undefined) return yield* failure
@@ -324,20 +351,9 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     )
     const rest = [...inputs]
     const first = pump(stream, rest)
-    if (!first.done) {
-      yield* Effect.gen(function* () {
-        let state = first
-        while (!state.done && streams.has(stream.id)) {
-          yield* waitFor(stream, !state.flowing)
-          state = pump(stream, rest)
-        }
-      }).pipe(Effect.forkScoped)
-    }
-    const consume = (events: ReadonlyArray<Event>): void => {
-      for (const event of events) {
-        if (event._tag === "Data") stream.consumed += event.bytes.length
-        else if (event._tag === "Note") stream.waitingNotes--
-      }
+    if (!first.done) yield* Effect.forkScoped(flush(stream, rest, first))
+    const consumed = (bytes: number): void => {
+      stream.consumed += bytes
       if (stream.consumed < creditBatch || !streams.has(stream.id)) return
       const grant = Buffer.alloc(4)
       grant.writeUInt32LE(stream.consumed, 0)
@@ -345,7 +361,26 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
       stream.consumed = 0
       write(encode(Kind.Credit, stream.id, 0, grant))
     }
-    return { takeAll: Effect.tap(Queue.takeAll(queue), (events) => Effect.sync(() => consume(events))) }
+    const take = Effect.map(Queue.takeAll(queue), (events) => {
+      for (const event of events) if (event._tag === "Note") stream.waitingNotes--
+      return events
+    })
+    return {
+      take,
+      consumed,
+      takeAll: Effect.map(take, (events) => {
+        let bytes = 0
+        for (const event of events) if (event._tag === "Data") bytes += event.bytes.length
+        consumed(bytes)
+        return events
+      }),
+      write: (sub: number, bytes: Uint8Array, end: boolean) =>
+        Effect.suspend(() => (streams.has(stream.id) ? flush(stream, [{ sub, bytes, end }]) : Effect.succeed(false))),
+      note: (event: object) =>
+        Effect.sync(() => {
+          if (streams.has(stream.id)) write(encodeJson(Kind.Note, stream.id, event))
+        })
+    }
   })
 
   return { greeting: Deferred.await(greeted), handshake, open, failure: Deferred.await(failed) }

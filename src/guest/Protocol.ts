@@ -55,8 +55,22 @@ export interface ExecOpen {
   readonly stdinBytes: number
   readonly env: Readonly<Record<string, string>>
   readonly cwd: string | null
-  readonly timeoutMs: number
+  readonly timeoutMs: number | null
   readonly memoryBytes: number | null
+}
+
+/** OPEN of a process: `argv` or `shell`. Its stdin follows as DATA. */
+export interface SpawnOpen {
+  readonly method: "spawn"
+  readonly argv: ReadonlyArray<string> | null
+  readonly shell: string | null
+  readonly cwd: string | null
+  readonly env: Readonly<Record<string, string>>
+  readonly user: "user" | "root"
+  readonly pty: { readonly cols: number; readonly rows: number } | null
+  readonly timeoutMs: number | null
+  readonly memoryBytes: number | null
+  readonly processes: number | null
 }
 
 const Text = Schema.String.check(Schema.isMaxLength(256 * 1024))
@@ -105,4 +119,4 @@ export const Reset = Schema.Struct({ code: Text, message: Text })
 export type Reset = typeof Reset.Type
 
 /** A guest NOTE. What is not known is passed over. */
-export const Note = Schema.Struct({ event: Schema.optionalKey(Text) })
+export const Note = Schema.Struct({ event: Schema.optionalKey(Text), pid: Schema.optionalKey(Schema.Int) })

@@ -260,4 +260,70 @@ describe("Channel", () => {
       )
     }).pipe(Effect.scoped)
   )
+
+  it.effect("writes as the guest grants credit, and says when the stream has ended before all was sent", () =>
+    Effect.gen(function* () {
+      const { channel, guest } = yield* connected
+      const stream = yield* channel.open({ method: "spawn" }, [])
+      const open = yield* guest.next(Kind.Open)
+      assert.isTrue(yield* stream.write(Sub.stdin, Buffer.from("a"), false))
+      const small = yield* guest.next(Kind.Data)
+      assert.deepStrictEqual([small.payload.toString(), small.flags], ["a", Sub.stdin])
+      const large = Buffer.alloc(initialCredit + 9, "b")
+      const writing = yield* Effect.forkChild(stream.write(Sub.stdin, large, false), { startImmediately: true })
+      let received = 0
+      while (received < initialCredit - 1) received += (yield* guest.next(Kind.Data)).payload.length
+      assert.isUndefined(writing.pollUnsafe())
+      const grant = Buffer.alloc(4)
+      grant.writeUInt32LE(100)
+      guest.send(encode(Kind.Credit, open.stream, 0, grant))
+      while (received < large.length) received += (yield* guest.next(Kind.Data)).payload.length
+      assert.strictEqual(received, large.length)
+      assert.isTrue(yield* Fiber.join(writing))
+      assert.isTrue(yield* stream.write(Sub.stdin, new Uint8Array(), true))
+      assert.strictEqual((yield* guest.next(Kind.Data)).flags, Sub.stdin | endFlag)
+      const tooMuch = yield* Effect.forkChild(stream.write(Sub.stdin, large, false), { startImmediately: true })
+      guest.send(encodeJson(Kind.End, open.stream, {}))
+      assert.isFalse(yield* Fiber.join(tooMuch))
+      assert.isFalse(yield* stream.write(Sub.stdin, Buffer.from("late"), false))
+    }).pipe(Effect.scoped)
+  )
+
+  it.effect("sends notes while the stream lives", () =>
+    Effect.gen(function* () {
+      const { channel, guest } = yield* connected
+      const stream = yield* channel.open({ method: "spawn" }, [])
+      const open = yield* guest.next(Kind.Open)
+      yield* stream.note({ event: "signal", signal: "SIGINT" })
+      const note = yield* guest.next(Kind.Note)
+      assert.deepStrictEqual(
+        [note.stream, note.payload.toString()],
+        [open.stream, '{"event":"signal","signal":"SIGINT"}']
+      )
+      guest.send(encodeJson(Kind.End, open.stream, {}))
+      yield* stream.takeAll
+      yield* stream.note({ event: "late" })
+      yield* channel.open({ method: "spawn" }, [])
+      yield* guest.next(Kind.Open)
+      assert.isFalse(guest.frames.some((frame) => frame.kind === Kind.Note))
+    }).pipe(Effect.scoped)
+  )
+
+  it.effect("grants what was taken only when it is consumed", () =>
+    Effect.gen(function* () {
+      const { channel, guest } = yield* connected
+      const stream = yield* channel.open({ method: "spawn" }, [])
+      const open = yield* guest.next(Kind.Open)
+      guest.send(data(open.stream, Buffer.alloc(initialCredit)))
+      let taken = 0
+      while (taken < initialCredit) {
+        for (const event of yield* stream.take) if (event._tag === "Data") taken += event.bytes.length
+      }
+      stream.consumed(1000)
+      stream.consumed(initialCredit - 1000)
+      const credit = yield* guest.next(Kind.Credit)
+      assert.strictEqual(credit.payload.readUInt32LE(0), initialCredit)
+      assert.isFalse(guest.frames.some((frame) => frame.kind === Kind.Credit))
+    }).pipe(Effect.scoped)
+  )
 })

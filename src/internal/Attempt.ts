@@ -1,0 +1,316 @@
+/**
+ * One attempt to run something in a session, be it code, a command or a process: what it wrote, when it began, how it
+ * ended, and the receipt that says so. The only place where receipts are written and where evidence becomes an error.
+ */
+import * as Cause from "effect/Cause"
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import { randomUUID } from "node:crypto"
+import * as Execution from "../Execution.ts"
+import { Sub } from "../guest/Frame.ts"
+import { Evidence, Note, type Reset } from "../guest/Protocol.ts"
+import type { Limits } from "../Limits.ts"
+import type { Receipt, StartPath } from "../Receipt.ts"
+import {
+  fail,
+  InvalidInput,
+  LimitExceeded,
+  NotStarted,
+  OutcomeUnknown,
+  PermissionDenied,
+  ProtocolError,
+  type SandboxError,
+  SessionClosed,
+  TaskFailed,
+  UnsupportedCommand
+} from "../SandboxError.ts"
+import { type Vm, VmLost, type VmStream } from "../Vm.ts"
+import * as Output from "./Output.ts"
+
+/** Where a session's VM came from, for its receipts. Times in ms. */
+export interface Origin {
+  readonly image: string
+  readonly template: string
+  readonly startPath: StartPath
+  readonly acquireMs: number
+  readonly handoverMs: number
+  readonly languages: ReadonlyArray<string>
+}
+
+/** The session as its attempts see it. */
+export interface Holder {
+  readonly id: string
+  readonly vm: Vm
+  readonly origin: Origin
+  readonly limits: Required<Limits>
+  /** How many attempts there have been. */
+  sequence: number
+  /** Why nothing more runs in it, once it is closed. */
+  closed: string | undefined
+}
+
+/** What is attempted, for its receipt. A process may have no time limit. */
+export interface Subject {
+  readonly language: Execution.Language | null
+  readonly argv: ReadonlyArray<string> | null
+  readonly codeSha256: string | null
+  readonly limits: Limits
+  readonly timeMs?: number | null
+}
+
+export interface Attempt {
+  /** By the host's clock, ms. */
+  readonly openedAt: number
+  /** `null` when the session's own limit holds. */
+  readonly ownMemoryBytes: number | null
+  readonly timeMs: number | null
+  readonly ownProcesses: number | null
+  readonly stdout: Output.Output
+  readonly stderr: Output.Output
+  /** It has begun; only the first time counts. */
+  readonly began: Effect.Effect<void>
+  /** Destroys a VM whose guest did not enforce its limits. */
+  readonly overdue: Effect.Effect<never, VmLost>
+  /** Fails because the VM is lost. */
+  readonly lost: (error: VmLost, handedOver: boolean) => Effect.Effect<never, SandboxError>
+  /** Fails because the agent refused, or ended the stream without a result. `poisoned`: the VM must not be used any more. */
+  readonly refused: (reset: Reset | undefined, poisoned: boolean) => Effect.Effect<never, SandboxError>
+  /** Fails because the language is not in this image. */
+  readonly unsupported: (language: string) => Effect.Effect<never, UnsupportedCommand>
+  /** The evidence of an END; a guest that sends anything else is destroyed. */
+  readonly evidence: (value: unknown) => Effect.Effect<Evidence, SandboxError>
+  /** The result that evidence stands for, or the error. */
+  readonly conclude: (
+    outcome: Execution.Outcome,
+    evidence: Evidence
+  ) => Effect.Effect<Execution.Result, Execution.Failure>
+}
+
+const decodeEvidence = Schema.decodeUnknownOption(Evidence)
+const decodeNote = Schema.decodeUnknownOption(Note)
+
+/** The process id in a NOTE that says that something has started; 0 for an execution, which has none. */
+export const startedPid = (note: unknown): number | undefined => {
+  const decoded = decodeNote(note)
+  return Option.isSome(decoded) && decoded.value.event === "started" ? (decoded.value.pid ?? 0) : undefined
+}
+
+/** How long after its time limit the guest may take to say how something ended; it kills one second after the limit. */
+export const graceMs = 20_000
+
+const mebibyte = 1024 * 1024
+
+/** Begins an attempt, unless the session is closed or has not the memory that is asked for. */
+export const begin = Effect.fnUntraced(function* (
+  holder: Holder,
+  subject: Subject
+): Effect.fn.Return<Attempt, SandboxError> {
+  const { limits, origin, vm } = holder
+  if (holder.closed !== undefined) {
+    return yield* fail(new SessionClosed({ session: holder.id, problem: holder.closed }))
+  }
+  const allowed = { ...limits, ...subject.limits }
+  if (allowed.memoryMiB > limits.memoryMiB) {
+    return yield* fail(
+      new InvalidInput({
+        field: "limits.memoryMiB",
+        problem: `got ${allowed.memoryMiB}`,
+        expected: `at most the session's ${limits.memoryMiB}`
+      })
+    )
+  }
+  const timeMs = subject.timeMs === undefined ? allowed.timeMs : subject.timeMs
+  const memoryBytes = allowed.memoryMiB * mebibyte
+  const first = holder.sequence++ === 0
+  const sequence = holder.sequence
+  const openedAt = yield* Clock.currentTimeMillis
+  let startedAt: number | undefined
+  const stdout = Output.make(allowed.outputBytes)
+  const stderr = Output.make(allowed.outputBytes)
+
+  const write = (
+    ended: number,
+    outcome: Receipt["outcome"],
+    reason: Receipt["stopReason"],
+    evidence: Evidence | undefined
+  ): Receipt => ({
+    version: 1,
+    id: `exe-${randomUUID().replaceAll("-", "").slice(0, 16)}`,
+    session: holder.id,
+    sequence,
+    startedAt: new Date(openedAt).toISOString(),
+    language: subject.language,
+    argv: subject.argv,
+    codeSha256: subject.codeSha256,
+    image: origin.image,
+    template: origin.template,
+    startPath: origin.startPath,
+    isolation: vm.isolation,
+    limits: { timeMs, memoryBytes, outputBytes: allowed.outputBytes, processes: allowed.processes },
+    outcome,
+    stopReason: reason,
+    exitCode: evidence?.exitCode ?? null,
+    signal: evidence?.signal ?? null,
+    state: evidence?.state ?? "closed",
+    output: {
+      stdoutBytes: stdout.total(),
+      stderrBytes: stderr.total(),
+      truncated: stdout.truncated() || stderr.truncated()
+    },
+    usage: evidence?.usage ?? { cpuMs: null, peakMemoryBytes: null, wallMs: null },
+    timing: {
+      queueMs: startedAt === undefined ? null : startedAt - openedAt,
+      acquireMs: first ? origin.acquireMs : null,
+      handoverMs: first ? origin.handoverMs : null,
+      executeMs: startedAt === undefined ? null : ended - startedAt
+    },
+    egress: null,
+    ports: null,
+    filesChanged: null
+  })
+
+  const unknown = (problem: string) =>
+    Effect.flatMap(Clock.currentTimeMillis, (now) =>
+      Effect.fail(
+        fail(new OutcomeUnknown({ problem, receipt: write(now, "SandboxError", "sandbox-failure", undefined) }))
+      )
+    )
+
+  const conclude = Effect.fnUntraced(function* (outcome: Execution.Outcome, evidence: Evidence) {
+    const common = {
+      stdout: stdout.text(),
+      stderr: stderr.text(),
+      bytes: { stdout: stdout.bytes(), stderr: stderr.bytes() },
+      receipt: write(yield* Clock.currentTimeMillis, outcome._tag, Execution.stopReason(outcome), evidence)
+    }
+    switch (outcome._tag) {
+      case "Success":
+        return new Execution.Result({ ...common, result: evidence.result })
+      case "PermissionDenied":
+        return yield* new PermissionDenied({ ...withoutTag(outcome), ...common })
+      case "UnsupportedCommand":
+        return yield* new UnsupportedCommand({ available: [], ...withoutTag(outcome), ...common })
+      case "LimitExceeded": {
+        const here = outcome.allowed ?? (outcome.limit === "memory" ? memoryBytes : null)
+        return yield* new LimitExceeded({ ...withoutTag(outcome), allowed: here, ...common })
+      }
+      case "TaskFailed":
+        return yield* new TaskFailed({ reason: outcome.reason, ...common })
+    }
+  })
+
+  return {
+    openedAt,
+    overdue: Effect.andThen(
+      vm.destroy,
+      Effect.fail(new VmLost({ problem: "the guest did not end the execution within its limits", violation: false }))
+    ),
+    ownMemoryBytes: allowed.memoryMiB === limits.memoryMiB ? null : memoryBytes,
+    timeMs,
+    ownProcesses: allowed.processes === limits.processes ? null : allowed.processes,
+    stdout,
+    stderr,
+    conclude,
+    began: Effect.map(Clock.currentTimeMillis, (now) => {
+      startedAt ??= now
+    }),
+    lost: Effect.fnUntraced(function* (error, handedOver) {
+      holder.closed ??= error.problem
+      if (error.violation) return yield* fail(new ProtocolError({ problem: error.problem }))
+      if (!handedOver) return yield* fail(new NotStarted({ problem: error.problem }))
+      return yield* unknown(error.problem)
+    }),
+    refused: Effect.fnUntraced(function* (reset, poisoned) {
+      if (reset?.code === "invalid") {
+        return yield* fail(
+          new InvalidInput({ field: "request", problem: reset.message, expected: "what the guest accepts" })
+        )
+      }
+      const problem = reset?.message ?? "the stream ended without a result"
+      if (poisoned) {
+        yield* vm.destroy
+        holder.closed ??= problem
+      }
+      if (startedAt === undefined) return yield* fail(new NotStarted({ problem }))
+      return yield* unknown(problem)
+    }),
+    unsupported: (language) =>
+      Effect.gen(function* () {
+        const now = yield* Clock.currentTimeMillis
+        return yield* new UnsupportedCommand({
+          kind: "language",
+          name: language,
+          available: origin.languages,
+          stdout: "",
+          stderr: "",
+          bytes: { stdout: new Uint8Array(), stderr: new Uint8Array() },
+          receipt: write(now, "UnsupportedCommand", "unsupported", noEvidence)
+        })
+      }),
+    evidence: Effect.fnUntraced(function* (value) {
+      const evidence = decodeEvidence(value)
+      if (Option.isSome(evidence)) return evidence.value
+      yield* vm.destroy
+      holder.closed ??= "its guest broke the protocol"
+      return yield* fail(new ProtocolError({ problem: "evidence that is not understood" }))
+    })
+  }
+})
+
+/**
+ * Follows a stream to its end, gathering the output, and gives the evidence or the agent's refusal. The guest enforces the
+ * limits; `deadline`, in ms of the host's clock, is for one that does not.
+ */
+export const follow = Effect.fnUntraced(function* (
+  attempt: Attempt,
+  stream: VmStream,
+  emit: (event: Execution.Event) => Effect.Effect<void>,
+  deadline: number
+): Effect.fn.Return<Evidence | Reset | undefined, SandboxError> {
+  for (;;) {
+    const left = deadline - (yield* Clock.currentTimeMillis)
+    const events = yield* Effect.catchIf(stream.takeAll, Cause.isDone, () => Effect.void).pipe(
+      Effect.timeoutOrElse({ duration: Math.max(left, graceMs), orElse: () => attempt.overdue }),
+      Effect.catch((error) => attempt.lost(error, true))
+    )
+    if (events === undefined) return undefined
+    for (const event of events) {
+      switch (event._tag) {
+        case "Data": {
+          if (event.bytes.length === 0) break
+          const standard = event.sub === Sub.stderr ? "Stderr" : "Stdout"
+          ;(standard === "Stderr" ? attempt.stderr : attempt.stdout).push(event.bytes)
+          yield* emit({ _tag: standard, bytes: event.bytes })
+          break
+        }
+        case "Note": {
+          if (startedPid(event.value) !== undefined) yield* attempt.began
+          break
+        }
+        case "Reset":
+          return event
+        case "End":
+          return yield* attempt.evidence(event.value)
+      }
+    }
+  }
+})
+
+/** What is known of an attempt that never reached the guest. */
+const noEvidence: Evidence = {
+  exitCode: null,
+  signal: null,
+  exception: null,
+  commands: [],
+  limits: [],
+  state: "kept",
+  result: null,
+  usage: { cpuMs: null, peakMemoryBytes: null, wallMs: null }
+}
+
+const withoutTag = <T extends { readonly _tag: string }>(value: T): Omit<T, "_tag"> => {
+  const { _tag, ...rest } = value
+  return rest
+}
