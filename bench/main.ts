@@ -17,6 +17,7 @@ import { Template } from "../src/Template.ts"
 import * as cli from "./cli.ts"
 import * as exec from "./exec.ts"
 import { type Measurement, table } from "./Measure.ts"
+import * as programs from "./process.ts"
 import * as start from "./start.ts"
 import * as template from "./template.ts"
 
@@ -50,6 +51,7 @@ const main = Effect.gen(function* () {
     ...(yield* template.measure(many(1, 3))),
     ...(yield* start.measure(many(10, 40))),
     ...(yield* exec.measure(many(50, 300))),
+    ...(yield* programs.measure(many(20, 100))),
     ...(yield* cli.measure(many(5, 20)))
   ]
   yield* Effect.sync(() => console.log(table(measurements)))

@@ -30,7 +30,18 @@ const closeBooleans = (args: ReadonlyArray<string>): ReadonlyArray<string> => {
   })
 }
 
-const program = Command.runWith(root, { version: version() })(closeBooleans(process.argv.slice(2))).pipe(
+const valued = new Set(["--memory", "-m", "--env", "-e"])
+
+/** Leaves what stands behind a program's name to that program: `shell ls -l`. */
+const passOn = (args: ReadonlyArray<string>): ReadonlyArray<string> => {
+  if (args[0] !== "shell") return args
+  let at = 1
+  for (let arg = args[at]; arg?.startsWith("-") && arg !== "--"; arg = args[at]) at += valued.has(arg) ? 2 : 1
+  return at >= args.length || args[at] === "--" ? args : [...args.slice(0, at), "--", ...args.slice(at)]
+}
+
+const args = closeBooleans(passOn(process.argv.slice(2)))
+const program = Command.runWith(root, { version: version() })(args).pipe(
   Effect.provide(Layer.merge(NodeServices.layer, presenter.layer)),
   Effect.provideService(References.LogToStderr, true)
 )
