@@ -67,8 +67,10 @@ extern BUCKET *hash_insert(char *, void *, int), *hash_remove(const char *, void
 
 /* ---- Files --------------------------------------------------------------------------------------------------------------------- */
 
+enum { MESSAGE = 4096 }; /* bytes that a FIFO takes or gives at once (PIPE_BUF) */
+
 static char home[512];     /* DIR */
-static char current[600];  /* DIR/NNN; inherited by children, who report into it */
+static char current[600];  /* DIR/SLOT; inherited by children, who report into it */
 static pid_t serving;     /* the shell that serves, not its children */
 
 static const char *in(const char *directory, const char *name) {
@@ -172,6 +174,7 @@ static int is_binary(const char *path) {
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   ssize_t n = fd < 0 ? -1 : read(fd, head, sizeof head);
   if (fd >= 0) close(fd);
+  if (n >= 4 && memcmp(head, "\177ELF", 4) == 0) return 1;
   for (ssize_t i = 0; i < n && head[i] != '\n'; i++)
     if (head[i] == 0) return 1;
   return 0;
@@ -210,13 +213,19 @@ static int typed_exit(void) {
   return strspn(text + 5, "0123456789 ") == strlen(text + 5);
 }
 
-static void write_evidence(int status, int typed) {
-  char text[20200];
+/* Tells the agent how the execution ended; in a file where a message has no room for it. */
+static void conclude(const char *number, int status, int typed) {
+  char text[20200], line[MESSAGE];
   char *command = status == 126 || status == 127 ? read_file(in(current, "command"), NULL) : NULL;
   int length = snprintf(text, sizeof text, "{\"exitCode\":%d,\"exception\":null,\"commands\":[%s],\"result\":null}", status,
                         command && !typed ? command : "");
   if (command) xfree(command);
-  write_file(in(current, "evidence"), O_CREAT | O_TRUNC, text, length);
+  unlink(in(current, "command"));
+  int fits = length < MESSAGE - 64;
+  if (!fits) write_file(in(current, "evidence"), O_CREAT | O_TRUNC, text, length);
+  if (!number) return;
+  length = snprintf(line, sizeof line, fits ? "done %s %s\n" : "done %s\n", number, text);
+  write_file(in(home, "out"), 0, line, length);
 }
 
 /* ---- Settings: one execution's environment and directory -------------------------------------------------------------------------- */
@@ -297,15 +306,20 @@ static char *unquote(char *from, char **word) {
   return end;
 }
 
-struct settings { char *entropy, *cwd; };
+struct settings { char *entropy, *cwd, *code; int input; };
 
 static struct settings apply_settings(char *text) {
-  struct settings settings = {"", ""};
+  struct settings settings = {"", "", NULL, 0};
   for (char *at = text; at && *at;) {
     if (strncmp(at, "__exec_sandbox_entropy=", 23) == 0) {
       at = unquote(at + 23, &settings.entropy);
     } else if (strncmp(at, "__exec_sandbox_cwd=", 19) == 0) {
       at = unquote(at + 19, &settings.cwd);
+    } else if (strncmp(at, "__exec_sandbox_code=", 20) == 0) {
+      at = unquote(at + 20, &settings.code);
+    } else if (strncmp(at, "__exec_sandbox_stdin=1", 22) == 0) {
+      settings.input = 1;
+      at += 22;
     } else if (strncmp(at, "__exec_sandbox_env=(", 20) == 0) {
       at += 20;
       while (*at == ' ' || *at == '\n') at++;
@@ -409,18 +423,30 @@ static void define_hook(void) {
   if (function) function->attributes |= ATT_INVISIBLE; /* to completion, at least */
 }
 
-static void execute(const char *number) {
+/* Makes descriptors 1 and 2 nobody's, so that the agent can tell whether anybody else still holds the execution's pipes. */
+static void let_go(void) {
+  int null = open("/dev/null", O_RDWR);
+  if (null < 0) return;
+  for (int fd = 0; fd < 3; fd++)
+    if (fd != null) dup2(null, fd);
+  if (null > 2) close(null);
+}
+
+/* An execution; SETTINGS is its text, or empty when that is in a file. */
+static void execute(const char *number, char *settings_text) {
   size_t length = 0;
-  char *settings_text = read_file(in(current, "settings.sh"), NULL), *code = read_file(in(current, "code"), &length);
-  redirect("stdin", O_RDONLY, 0);
+  char *file = *settings_text ? NULL : read_file(in(current, "settings.sh"), NULL);
   redirect("stdout", O_WRONLY, 1);
   redirect("stderr", O_WRONLY, 2);
   clearerr(stdout), clearerr(stderr);
-  struct settings settings = apply_settings(settings_text);
+  struct settings settings = apply_settings(file ? file : settings_text);
+  char *code = settings.code ? copy(settings.code) : read_file(in(current, "code"), &length);
+  if (settings.code) length = strlen(code);
+  if (settings.input) redirect("stdin", O_RDONLY, 0);
   int reseeded = settings.entropy[0] != 0, typed = 0;
   if (reseeded) reseed(settings.entropy);
   define_hook();
-  if (number) say("started %s%s\n", number, reseeded ? " reseeded" : "");
+  if (number && reseeded) say("started %s reseeded\n", number);
   interrupt_state = 0;
   last_command_exit_signal = 0;
   if (settings.cwd[0]) {
@@ -445,24 +471,24 @@ static void execute(const char *number) {
   int status = last_command_exit_value & 0xff;
   interrupt_state = 0;
   remove_settings();
-  if (settings_text) xfree(settings_text);
-  write_evidence(status, typed);
-  if (number) say("done %s\n", number);
+  if (file) xfree(file);
+  let_go();
+  conclude(number, status, typed);
 }
 
 /* Takes the paths of an execution once, so that a clone finds their pages. */
 static void warm_up(void) {
-  static const char *const names[] = {"stdin", "stdout", "stderr", "settings.sh", "code", "evidence", "command"};
+  static const char *const names[] = {"stdout", "stderr"};
   static const char code[] = "x=(a b); f() { local y=$1; [[ $y == a* ]] && echo \"${x[@]}\" | read -r y; }; f abc; exec_sandbox_none; exit 127";
-  static const char settings[] = "__exec_sandbox_entropy=''\n__exec_sandbox_cwd='/'\n__exec_sandbox_env=( 'x=1' )\n";
+  char settings[512];
+  snprintf(settings, sizeof settings, "__exec_sandbox_code='%s'\n__exec_sandbox_entropy=''\n__exec_sandbox_cwd='/'\n"
+           "__exec_sandbox_env=( 'x=1' )\n", code);
   snprintf(current, sizeof current, "%s/warm-up", home);
   mkdir(current, 0700);
-  for (int i = 0; i < 3; i++)
+  for (int i = 0; i < 2; i++)
     if (symlink("/dev/null", in(current, names[i])) < 0) return;
-  write_file(in(current, "settings.sh"), O_CREAT, settings, sizeof settings - 1);
-  write_file(in(current, "code"), O_CREAT, code, sizeof code - 1);
-  execute(NULL);
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) unlink(in(current, names[i]));
+  execute(NULL, settings);
+  for (int i = 0; i < 2; i++) unlink(in(current, names[i]));
   rmdir(current);
   unbind_variable("x");
   char *text = copy("unset -f f; hash -r; set --");
@@ -483,7 +509,7 @@ static int serve(const char *directory) {
   warm_up();
   say("ready\n");
   for (;;) {
-    char line[4096], number[32];
+    char line[MESSAGE + 1], number[32], slot[32];
     /* Opened anew each time (the agent keeps the other end): whatever the user's code closes, this works. */
     int fd = open(in(home, "in"), O_RDONLY | O_CLOEXEC);
     if (fd < 0 && errno == EINTR) continue;
@@ -493,9 +519,10 @@ static int serve(const char *directory) {
     interrupt_state = 0; /* SIGINT while idle means nothing */
     if (n <= 0) continue;
     line[n] = 0;
-    if (sscanf(line, "exec %31s", number) != 1) continue;
-    snprintf(current, sizeof current, "%s/%s", home, number);
-    execute(number);
+    if (sscanf(line, "exec %31s %31s", number, slot) != 2) continue;
+    snprintf(current, sizeof current, "%s/%s", home, slot);
+    char *settings = strchr(line, '\n');
+    execute(number, settings ? settings + 1 : "");
   }
 }
 

@@ -1,9 +1,10 @@
 /**
  * Keeps one Node alive between executions, for JavaScript and TypeScript.
  *
- * The agent starts `node --expose-internals javascript.mjs DIR` once and then writes `exec NNN` into the FIFO DIR/in for every
- * execution; DIR/NNN holds its code, settings and standard streams. We answer through DIR/out (`ready`, `started NNN [reseeded]`,
- * `done NNN`) and leave the outcome in DIR/NNN/evidence. The protocol is described with the agent; this is only Node's end of it.
+ * The agent starts `node --expose-internals javascript.mjs DIR` once and then writes `exec NNN SLOT` into the FIFO DIR/in for every
+ * execution, with settings and code below that line where they are short; DIR/SLOT holds the FIFOs for its output, and files for
+ * what is long. We answer through DIR/out (`ready`, `started NNN reseeded`, `done NNN EVIDENCE`; long evidence goes to
+ * DIR/SLOT/evidence). The protocol is described with the agent; this is only Node's end of it.
  *
  * How code runs: V8's REPL mode (re-declaration, top-level await, completion value) exists only behind the inspector, so an execution
  * is one `Runtime.evaluate` on a same-thread inspector connection. native.c dispatches it straight from the event loop, hence no frame
@@ -12,8 +13,8 @@
  * User code shares the process and may patch anything in it: every function we use later is bound here first (`primordials` are Node's
  * own copies). Whatever calls user code in disguise (inspecting a value) is part of the execution.
  *
- * `--expose-internals` gives three things that have no public name: the inspector connection, acorn (for static imports), and the
- * switch that lets inspector-evaluated code use `import()`. V8's string hash seed is the same in all clones of a template, and cannot
+ * `--expose-internals` gives four things that have no public name: the inspector connection, acorn (for static imports), the list of
+ * timers, and the switch that lets inspector-evaluated code use `import()`. V8's string hash seed is the same in all clones of a template, and cannot
  * be changed in a running process; it only protects a process from collisions in its own input.
  */
 import { AsyncLocalStorage } from "node:async_hooks"
@@ -32,9 +33,10 @@ process.emitWarning = () => {} // until we are ready: what we use is experimenta
 const load = createRequire(import.meta.url)
 const { internalBinding, primordials } = load("internal/test/binding")
 const acorn = load("internal/deps/acorn/acorn/dist/acorn")
+const { timerListQueue } = load("internal/timers") // of all timers, also those that do not keep the event loop alive
 const native = { exports: {} }
 process.dlopen(native, new URL("native.node", import.meta.url).pathname)
-const { listen, run, redirect, write, send, dup, terminate, reseed: reseedOpenSSL } = native.exports
+const { listen, run, redirect, letGo, write, send, dup, terminate, reseed: reseedOpenSSL } = native.exports
 
 const {
   ArrayIsArray,
@@ -46,6 +48,7 @@ const {
   ObjectDefineProperty,
   ObjectGetOwnPropertyDescriptor,
   ObjectGetPrototypeOf,
+  ObjectHasOwn,
   ObjectIs,
   ObjectKeys,
   ObjectPrototype,
@@ -56,6 +59,7 @@ const {
   SafeSet,
   SafeWeakSet,
   StringPrototypeIncludes,
+  StringPrototypeIndexOf,
   StringPrototypePadStart,
   StringPrototypeSlice,
   StringPrototypeSplit,
@@ -66,6 +70,7 @@ const { isPromise, isProxy, isNativeError } = types
 const { env: environment, cwd: currentDirectory, chdir, getActiveResourcesInfo } = process
 const bytesOf = Buffer.from
 const { console } = globalThis
+unwrapConsole()
 const home = process.argv[2]
 
 /** Parts of the evidence, in UTF-16 units; all of it must fit one frame of 256 KiB even where each becomes six bytes of JSON. */
@@ -77,6 +82,18 @@ const clip = (text, limit) => (text.length > limit ? StringPrototypeSlice(text, 
 function each(object, visit) {
   const keys = ObjectKeys(object)
   for (let i = 0; i < keys.length; i++) visit(keys[i], object[keys[i]])
+}
+
+/** Each of the console's functions also reports to the inspector that executions run in, for nobody: most of the time of a short one. */
+function unwrapConsole() {
+  const { prototype } = console.Console
+  for (const name of ObjectKeys(console)) {
+    const method = prototype[name]
+    if (typeof method !== "function") continue
+    const value = method.bind(console)
+    ObjectDefineProperty(value, "name", { __proto__: null, value: name, configurable: true })
+    console[name] = value
+  }
 }
 
 // --- State ---------------------------------------------------------------------------------------------------------------------------
@@ -415,14 +432,16 @@ function release(pipes) {
   }
 }
 
-/** Called before the next execution takes descriptors 1 and 2 over. */
-function keepPipes() {
-  const alive = getActiveResourcesInfo().length > 0
-  if (!alive) for (const pipes of kept) release(pipes)
-  if (!alive || owner === null) return
-  owner.pipes = [dup(1), dup(2)]
-  kept.add(owner.pipes)
-  collected.register(owner, owner.pipes)
+/** At an execution's end: leaves its pipes, so that the agent can tell whether anybody else holds them, or keeps a copy for later. */
+function leavePipes(execution) {
+  if (getActiveResourcesInfo().length === 0 && timerListQueue.peek() === undefined) {
+    for (const pipes of kept) release(pipes)
+    letGo()
+    return
+  }
+  execution.pipes = [dup(1), dup(2)]
+  kept.add(execution.pipes)
+  collected.register(execution, execution.pipes)
   if (kept.size > 64) for (const pipes of kept) return release(pipes)
 }
 
@@ -517,16 +536,23 @@ function generator(state) {
   return Object.defineProperty(random.bind(), "name", { value: "random", configurable: true })
 }
 
+/** User code has run in this process, and may have filled what drainCaches empties. */
+let used = false
+
+function drainCaches() {
+  for (let i = 0; i < 128; i++) randomUUID()
+  for (let i = 0; i < 1024; i++) randomInt(2)
+}
+
 /**
  * Makes this clone's random numbers its own: OpenSSL's generator, Node's caches of UUIDs (128) and of random integers (1024) drawn
- * before, and `Math.random`, which V8 seeds from a state that it shares with the template. Worker threads are new isolates, seeded
+ * before (nothing draws any until user code does, and emptying them costs a clone 150 ms), and `Math.random`, which V8 seeds from a state that it shares with the template. Worker threads are new isolates, seeded
  * from OpenSSL; new contexts are not, and are given a generator of their own.
  */
 function reseed(hex) {
   const entropy = bytesOf(hex, "hex")
   reseedOpenSSL(entropy)
-  for (let i = 0; i < 128; i++) randomUUID()
-  for (let i = 0; i < 1024; i++) randomInt(2)
+  if (used) drainCaches()
   if (seed === null) Math.random = mathRandom = generator((seed = new Int32Array(4)))
   for (let i = 0; i < 4; i++) seed[i] = entropy.readInt32LE(4 * i) ^ (entropy.readInt32LE(16 + 4 * i) + i)
   for (let i = 0; i < 16; i++) mathRandom() // so that similar seeds do not show
@@ -627,20 +653,26 @@ function removeSettings({ settings, saved }) {
 }
 
 /** First half of an execution: everything up to the message that makes the inspector evaluate it. */
-function prepare(number) {
+function prepare(order) {
   const execution = new Execution()
+  const head = StringPrototypeIndexOf(order, "\n")
+  const space = StringPrototypeIndexOf(order, " ")
+  const body = StringPrototypeSlice(order, head + 1)
+  const number = StringPrototypeSlice(order, 0, space)
   execution.number = number
-  execution.directory = `${home}/${number}`
-  execution.settings = JSONParse(readFileSync(`${execution.directory}/settings`, "utf8"))
+  execution.directory = `${home}/${StringPrototypeSlice(order, space + 1, head)}`
+  execution.settings = JSONParse(body || readFileSync(`${execution.directory}/settings`, "utf8"))
   execution.name = `<exec-${execution.settings.sequence}>`
-  const text = remember(execution.name, readFileSync(`${execution.directory}/code`, "utf8"))
-  keepPipes()
+  const short = ObjectHasOwn(execution.settings, "code")
+  const code = short ? execution.settings.code : readFileSync(`${execution.directory}/code`, "utf8")
+  const text = remember(execution.name, code)
   owner = current = execution
-  redirect(execution.directory)
+  redirect(execution.directory, execution.settings.stdin)
   freshStreams()
   const { entropy, language } = execution.settings
   if (entropy) reseed(entropy)
-  if (number !== warmUp) send(`started ${number}${entropy ? " reseeded" : ""}\n`)
+  used = number !== warmUp
+  if (entropy) send(`started ${number} reseeded\n`)
   storage.enterWith(execution)
   run(execution.directory)
   try {
@@ -720,14 +752,19 @@ function finish(execution) {
   current = null
   execution.over = true
   removeSettings(execution)
-  command("Runtime.discardConsoleEntries") // the inspector keeps what was logged
   const { commands, exception, result } = execution
   const exitCode = (execution.exitCode ?? process.exitCode ?? 0) & 255
   process.exitCode = undefined
-  try {
-    writeFileSync(`${execution.directory}/evidence`, JSONStringify({ exitCode, exception, commands, result }))
-  } catch {} // the disk is full, say: the agent reports an execution without evidence
-  finished(execution)
+  let evidence = JSONStringify({ exitCode, exception, commands, result })
+  if (evidence.length > 1300) {
+    // three bytes a unit, at most, and the message's other words
+    try {
+      writeFileSync(`${execution.directory}/evidence`, evidence)
+    } catch {} // the disk is full, say: the agent reports an execution without evidence
+    evidence = ""
+  }
+  leavePipes(execution)
+  finished(execution, evidence)
 }
 
 /** Called after the synchronous part of an execution, and after `terminate`. */
@@ -808,17 +845,14 @@ async function warm() {
     ["typescript", "(1 as unknown) as string"],
     ["typescript", "(() => { enum E { A } return E.A })()"]
   ]
-  for (const [language, code] of samples) {
-    writeFileSync(
-      `${directory}/settings`,
-      JSONStringify({ language, env: { A: "1" }, cwd: "/", entropy: null, sequence: 0 })
-    )
-    writeFileSync(`${directory}/code`, code)
-    const done = new Promise((resolve) => (finished = resolve))
-    connection.dispatch(prepare(warmUp))
-    settle()
-    await done
-  }
+  for (let round = 0; round < 4; round++)
+    for (const [language, code] of samples) {
+      const settings = { language, env: { A: "1" }, cwd: "/", entropy: null, sequence: 0, stdin: true, code }
+      const done = new Promise((resolve) => (finished = resolve))
+      connection.dispatch(prepare(`${warmUp} ${warmUp}\n${JSONStringify(settings)}`))
+      settle()
+      await done
+    }
   rmSync(directory, { recursive: true })
 }
 
@@ -833,8 +867,9 @@ process.execArgv = []
 Module.builtinModules = Module.builtinModules.filter((name) => !name.startsWith("internal/"))
 syncBuiltinESMExports()
 
+reseed("00".repeat(32))
 await warm()
-finished = ({ number }) => send(`done ${number}\n`)
+finished = ({ number }, evidence) => send(`done ${number}${evidence && " "}${evidence}\n`)
 texts.clear()
 process.emitWarning = emitWarning
 process.on("beforeExit", onIdle)

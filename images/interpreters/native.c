@@ -2,7 +2,7 @@
  * The few things that javascript.mjs needs and JavaScript cannot do, as a Node-API addon:
  *   listen     a thread that waits for the agent's messages and for SIGINT, so that neither depends on descriptors or signal handlers
  *              that user code can reach; it starts executions with no JavaScript frame of ours beneath them
- *   redirect   point descriptors 0, 1, 2 at an execution's files (dup2)
+ *   redirect   point descriptors 0, 1, 2 at an execution's files (dup2), and letGo away from them
  *   write      write all of a buffer to a pipe, also to one that somebody has made non-blocking
  *   terminate  stop the running JavaScript (process.exit, SIGINT); V8 has it, Node-API has not
  *   reseed     mix entropy into Node's own OpenSSL, which a clone shares with its template
@@ -37,6 +37,7 @@ extern int napi_create_function(napi_env, const char *, size_t, napi_callback, v
 extern int napi_set_named_property(napi_env, napi_value, const char *, napi_value);
 extern int napi_get_cb_info(napi_env, napi_callback_info, size_t *, napi_value *, napi_value *, void **);
 extern int napi_get_value_string_utf8(napi_env, napi_value, char *, size_t, size_t *);
+extern int napi_get_value_bool(napi_env, napi_value, bool *);
 extern int napi_get_value_int32(napi_env, napi_value, int32_t *);
 extern int napi_get_buffer_info(napi_env, napi_value, void **, size_t *);
 extern int napi_get_typedarray_info(napi_env, napi_value, int *, size_t *, void **, napi_value *, size_t *);
@@ -80,6 +81,7 @@ static char settle_only[] = "";           /* a message that is neither an execut
 static atomic_int interrupts, acknowledged;
 static uint32_t *async_stack_length;      /* Node's own count of nested asynchronous contexts */
 
+enum { MESSAGE = 4096 };  /* bytes that a FIFO takes or gives at once (PIPE_BUF) */
 enum { GRACE = 50 };  /* milliseconds for the event loop to take an interrupt, before the running JavaScript is stopped */
 
 /* ---- The main thread's side ---------------------------------------------------------------------------------------------------------- */
@@ -97,7 +99,7 @@ static napi_value call(napi_env env, napi_value self, napi_ref function, size_t 
   return result;
 }
 
-/* An execution: prepare(number) gives the inspector's message; the inspector, called from here, runs it with no frame of ours. */
+/* An execution: prepare(message) gives the inspector's message; the inspector, called from here, runs it with no frame of ours. */
 static void on_message(napi_env env, napi_value unused, void *context, void *data) {
   (void)unused, (void)context;
   char *text = data;
@@ -105,10 +107,10 @@ static void on_message(napi_env env, napi_value unused, void *context, void *dat
   if (text == settle_only) {
     call(env, NULL, settle, 0, NULL);
   } else if (text) {
-    napi_value number, message, self;
+    napi_value order, message, self;
     int type = 0;
-    napi_create_string_utf8(env, text, strlen(text), &number);
-    message = call(env, NULL, prepare, 1, &number);
+    napi_create_string_utf8(env, text, strlen(text), &order);
+    message = call(env, NULL, prepare, 1, &order);
     if (message) napi_typeof(env, message, &type);
     if (type == NAPI_STRING) {
       napi_get_reference_value(env, connection, &self);
@@ -151,7 +153,7 @@ static void stop(void *unused, void *data) {
 
 static void *listen_for_messages(void *unused) {
   (void)unused;
-  char path[600], line[4096], number[32];
+  char path[600], line[MESSAGE + 1];
   int fd = -1, handled = 0;
   sigset_t during_poll;
   pthread_sigmask(SIG_SETMASK, NULL, &during_poll);
@@ -176,7 +178,7 @@ static void *listen_for_messages(void *unused) {
       if (n < 0 && errno != EAGAIN && errno != EINTR) close(fd), fd = -1;
       if (n <= 0) continue;
       line[n] = 0;
-      if (sscanf(line, "exec %31s", number) == 1) napi_call_threadsafe_function(queue, strdup(number), NAPI_NONBLOCKING);
+      if (strncmp(line, "exec ", 5) == 0) napi_call_threadsafe_function(queue, strdup(line + 5), NAPI_NONBLOCKING);
     }
   }
   return NULL;
@@ -231,7 +233,7 @@ static napi_value js_listen(napi_env env, napi_callback_info info) {
   return NULL;
 }
 
-/* run(DIR/NNN or ""): user code is (not) running from here on. While it runs, only it keeps the event loop alive: see onIdle. */
+/* run(DIR/SLOT or ""): user code is (not) running from here on. While it runs, only it keeps the event loop alive: see onIdle. */
 static napi_value js_run(napi_env env, napi_callback_info info) {
   ARGUMENTS(1);
   size_t length = 0;
@@ -253,14 +255,24 @@ static void redirect(const char *directory, const char *name, int flags, int fd)
   close(new);
 }
 
-/* redirect(DIR/NNN) */
+/* redirect(DIR/SLOT, whether there is input) */
 static napi_value js_redirect(napi_env env, napi_callback_info info) {
-  ARGUMENTS(1);
+  ARGUMENTS(2);
   char directory[1000];
+  bool input = false;
   napi_get_value_string_utf8(env, argument[0], directory, sizeof directory, NULL);
-  redirect(directory, "stdin", O_RDONLY, 0);
+  napi_get_value_bool(env, argument[1], &input);
+  if (input) redirect(directory, "stdin", O_RDONLY, 0);
+  else redirect("/dev", "null", O_RDONLY, 0);
   redirect(directory, "stdout", O_WRONLY, 1);
   redirect(directory, "stderr", O_WRONLY, 2);
+  return NULL;
+}
+
+/* letGo(): makes descriptors 1 and 2 nobody's, so that the agent can tell whether anybody else still holds the execution's pipes */
+static napi_value js_let_go(napi_env env, napi_callback_info info) {
+  (void)env, (void)info;
+  for (int fd = 0; fd < 3; fd++) redirect("/dev", "null", O_RDWR, fd);
   return NULL;
 }
 
@@ -293,7 +305,7 @@ static napi_value js_write(napi_env env, napi_callback_info info) {
 /* send(line): to the agent */
 static napi_value js_send(napi_env env, napi_callback_info info) {
   ARGUMENTS(1);
-  char path[600], line[256];
+  char path[600], line[MESSAGE];
   size_t length = 0;
   napi_get_value_string_utf8(env, argument[0], line, sizeof line, &length);
   snprintf(path, sizeof path, "%s/out", home);
@@ -335,7 +347,7 @@ static napi_value js_reseed(napi_env env, napi_callback_info info) {
 
 napi_value napi_register_module_v1(napi_env env, napi_value exports) {
   static const struct { const char *name; napi_callback function; } functions[] = {
-      {"listen", js_listen}, {"run", js_run}, {"redirect", js_redirect}, {"write", js_write},
+      {"listen", js_listen}, {"run", js_run}, {"redirect", js_redirect}, {"letGo", js_let_go}, {"write", js_write},
       {"send", js_send}, {"dup", js_dup}, {"terminate", js_terminate}, {"reseed", js_reseed},
   };
   isolate = v8_isolate_current();

@@ -1,8 +1,9 @@
 """Keeps one Python alive between executions.
 
-The agent starts `python3 python.py DIR` once and then writes `exec NNN` into the FIFO DIR/in for every execution; DIR/NNN holds its
-code, settings and standard streams. We answer through DIR/out (`ready`, `started NNN [reseeded]`, `done NNN`) and leave the outcome in
-DIR/NNN/evidence. The protocol is described with the agent; this file is only the Python end of it.
+The agent starts `python3 python.py DIR` once and then writes `exec NNN SLOT` into the FIFO DIR/in for every execution, with settings and
+code below that line where they are short; DIR/SLOT holds the FIFOs for its output, and files for what is long. We answer through DIR/out
+(`ready`, `started NNN reseeded`, `done NNN EVIDENCE`; long evidence goes to DIR/SLOT/evidence). The protocol is described with the agent;
+this file is only the Python end of it.
 
 User code runs in the main thread, in a real and clean `__main__`, and may do anything to this process. Hence the habits here:
   * nothing of ours is reachable by name from `__main__`, and no descriptor of ours is open while user code runs;
@@ -35,7 +36,8 @@ from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
 # What most programs import anyway, and what draws no random numbers (a template must not hold any): warm in every clone.
 import collections, dataclasses, datetime, functools, json, math, pathlib, re, subprocess, time, typing  # noqa: E401, F401
 
-O_RDONLY, O_WRONLY, O_FILE = os.O_RDONLY, os.O_WRONLY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+MESSAGE = 4096  # bytes that a FIFO takes or gives at once (PIPE_BUF)
+O_RDONLY, O_WRONLY, O_RDWR, O_FILE = os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 PARSE_ONLY = 0x400  # ast.PyCF_ONLY_AST
 
 # Evidence travels in one frame of at most 256 KiB. These bound its parts, in bytes of JSON text.
@@ -197,14 +199,32 @@ def text_input():
     return stream
 
 
-def set_streams(directory):
-    redirect(directory + "/stdin", O_RDONLY, 0)
+def make_streams():
+    return text_input(), text_output(1, "<stdout>", "surrogateescape"), text_output(2, "<stderr>", "backslashreplace")
+
+
+spare = []  # streams made while nobody waits for us
+
+
+def set_streams(directory, has_input):
+    redirect(directory + "/stdin" if has_input else "/dev/null", O_RDONLY, 0)
     redirect(directory + "/stdout", O_WRONLY, 1)
     redirect(directory + "/stderr", O_WRONLY, 2)
-    sys.stdin = sys.__stdin__ = text_input()
-    sys.stdout = sys.__stdout__ = out = text_output(1, "<stdout>", "surrogateescape")
-    sys.stderr = sys.__stderr__ = err = text_output(2, "<stderr>", "backslashreplace")
-    return out, err
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__ = spare.pop() if spare else make_streams()
+    return sys.stdout, sys.stderr
+
+
+def let_go():
+    """Leave an execution's pipes, so that the agent can tell whether anybody else still holds them; not where something of the
+    execution may yet print."""
+    if thread_count() or _signal.getsignal(_signal.SIGALRM) is not _signal.SIG_DFL:
+        return
+    null = open_path("/dev/null", O_RDWR)
+    dup2(null, 0)
+    dup2(null, 1)
+    dup2(null, 2)
+    if null > 2:
+        close_quietly(null)
 
 
 def flush_streams(streams):
@@ -522,6 +542,7 @@ def run_code(data, name, overlay, streams):
 
 def ignore_interrupt(signum, frame):
     """Between executions there is nothing to interrupt. (SIG_IGN would be inherited by the user's background children.)"""
+    hooks.missed = True
 
 
 get_trace, set_trace, get_profile, set_profile = sys.gettrace, sys.settrace, sys.getprofile, sys.setprofile
@@ -532,6 +553,7 @@ class Hooks:
     """What the user has set for their own code only, and must not act on ours: SIGINT handler, tracing, recursion limit."""
 
     interrupt, trace, profile, depth = _signal.default_int_handler, None, None, get_depth()
+    missed = False  # SIGINT has come before the execution that it means has begun
 
     def start_tracing(self):
         if self.trace or self.profile:
@@ -542,6 +564,8 @@ class Hooks:
         if self.depth != 1000:
             set_depth(self.depth)
         _signal.signal(_signal.SIGINT, self.interrupt)
+        if self.missed:
+            raise KeyboardInterrupt
 
     def leave(self):
         self.depth = get_depth()
@@ -570,29 +594,42 @@ def run_interruptibly(*arguments):
     return outcome
 
 
-def execute(directory, announce):
-    """Run what is in `directory`; returns the exit status in a child that user code forked, None otherwise."""
+def execute(directory, settings, announce):
+    """Run an execution; returns the exit status in a child that user code forked, None otherwise."""
     pid = getpid()
-    settings = scan_json(read_file(directory + "/settings").decode(), 0)[0]
-    data = read_file(directory + "/code")
-    streams = set_streams(directory)
+    settings = scan_json((settings or read_file(directory + "/settings")).decode(), 0)[0]
+    code = settings.get("code")
+    data = read_file(directory + "/code") if code is None else code.encode()
+    streams = set_streams(directory, settings["stdin"])
     if settings["entropy"]:
         reseed(bytes.fromhex(settings["entropy"]))
+        announce("started", " reseeded")
     for path in [path for path, finder in sys.path_importer_cache.items() if finder is None]:
         del sys.path_importer_cache[path]  # a directory of packages may have come into being
-    announce("started", bool(settings["entropy"]))
     overlay = Overlay(settings["env"], settings["cwd"])
     outcome = run_interruptibly(data, f"<exec-{settings['sequence']}>", overlay, streams)
     if getpid() != pid:
         return outcome.exit_code  # the user's child came to the end of the code: it ends as a process does
     overlay.remove()
     note_stragglers()
-    try:
-        write_file(directory + "/evidence", outcome.json())
-    except OSError:
-        pass  # the disk is full, say: the agent reports an execution without evidence
-    announce("done", False)
+    evidence = outcome.json()
+    if len(evidence) > MESSAGE - 64:
+        try:
+            write_file(directory + "/evidence", evidence)
+        except OSError:
+            pass  # the disk is full, say: the agent reports an execution without evidence
+        evidence = b""
+    let_go()
+    announce("done", " " + evidence.decode() if evidence else "")
     return None
+
+
+def make_spare():
+    """Work for the next execution that can be done now."""
+    try:
+        spare[:] = [make_streams()]
+    except OSError:
+        spare.clear()  # the user has closed a descriptor
 
 
 def serve(directory):
@@ -602,17 +639,20 @@ def serve(directory):
         # Opened anew each time (the agent keeps the other end): whatever user code closes, this works.
         fd = open_path(inbox, O_RDONLY)
         try:
-            line = read(fd, 4096)
+            message = read(fd, MESSAGE)
         finally:
             close_quietly(fd)
-        number = line.decode().split()[1]
+        hooks.missed = False
+        head, _, settings = message.partition(b"\n")
+        _, number, slot = head.decode().split()
 
-        def announce(word, reseeded):
-            write_file(outbox, f"{word} {number}{' reseeded' if reseeded else ''}\n".encode(), O_WRONLY)
+        def announce(word, rest):
+            write_file(outbox, f"{word} {number}{rest}\n".encode(), O_WRONLY)
 
-        status = execute(f"{directory}/{number}", announce)
+        status = execute(f"{directory}/{slot}", settings, announce)
         if status is not None:
             return status
+        make_spare()
 
 
 def warm_up(directory):
@@ -621,10 +661,10 @@ def warm_up(directory):
     os.mkdir(path)
     for name in "stdin", "stdout", "stderr":
         os.symlink("/dev/null", path + "/" + name)
-    for code in b"print(1)\n1 + 1", b"print(input())", b"raise SystemExit(1)":
-        write_file(path + "/settings", b'{"env":{"A":"1"},"cwd":"/","entropy":null,"sequence":0}')
-        write_file(path + "/code", code)
-        execute(path, lambda word, reseeded: None)
+    for code in "print(1)\\n1 + 1", "print(input())", "raise SystemExit(1)":
+        settings = f'{{"env":{{"A":"1"}},"cwd":"/","entropy":null,"sequence":0,"stdin":true,"code":"{code}"}}'
+        execute(path, settings.encode(), lambda word, rest: None)
+        make_spare()
     for name in os.listdir(path):
         os.unlink(path + "/" + name)
     os.rmdir(path)

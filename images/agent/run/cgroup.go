@@ -134,10 +134,9 @@ func (g *cgroup) limit(memoryBytes int64, processes int) error {
 	return nil
 }
 
-func (g *cgroup) begin() counters {
+func (g *cgroup) begin() {
 	// Anything written starts a new peak for this descriptor alone.
 	_ = quick.WriteStart(g.memoryPeak, []byte("r"))
-	return g.counters()
 }
 
 func (g *cgroup) counters() counters {

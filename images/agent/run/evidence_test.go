@@ -119,12 +119,13 @@ func TestSettings(t *testing.T) {
 	cwd, entropy := "/it's", "00ff"
 	s := settings{Language: "python", Env: map[string]string{"B": "2", "A": "1"}, Cwd: &cwd, Sequence: 7}
 	text, err := s.encode(false)
-	if want := `{"language":"python","env":{"A":"1","B":"2"},"cwd":"/it's","entropy":null,"sequence":7}`; err != nil || string(text) != want {
+	if want := `{"language":"python","env":{"A":"1","B":"2"},"cwd":"/it's","entropy":null,"sequence":7,"stdin":false}`; err != nil || string(text) != want {
 		t.Errorf("got %s, %v", text, err)
 	}
-	s.Entropy = &entropy
+	code := "<it's>"
+	s.Entropy, s.Stdin, s.Code = &entropy, true, &code
 	text, err = s.encode(true)
-	want := "__exec_sandbox_entropy='00ff'\n__exec_sandbox_cwd='/it'\\''s'\n__exec_sandbox_env=( 'A=1' 'B=2' )\n"
+	want := "__exec_sandbox_stdin=1\n__exec_sandbox_code='<it'\\''s>'\n__exec_sandbox_entropy='00ff'\n__exec_sandbox_cwd='/it'\\''s'\n__exec_sandbox_env=( 'A=1' 'B=2' )\n"
 	if err != nil || string(text) != want {
 		t.Errorf("got %s, %v", text, err)
 	}

@@ -76,6 +76,7 @@ type execution struct {
 
 	bound       bool // its input goes to the slot
 	received    [2]int64
+	code        []byte  // while it is short and in no file
 	complete    [2]bool // code, stdin
 	reseed      bool    // its interpreter must take fresh entropy
 	ordered     time.Time
@@ -168,17 +169,45 @@ func (e *execution) feed(s *slot) error {
 		if e.received[0] > maxCode {
 			return &inputError{"the code is too large"}
 		}
-		fd := s.code
-		if p.input == 1 {
-			fd = s.stdin
-		}
-		if err := writeAll(fd, p.payload); err != nil {
+		if err := e.keep(p, s); err != nil {
 			return fmt.Errorf("writing %s: %w", names[p.input], err)
 		}
 		e.complete[p.input] = p.last
 		e.stream.Grant(len(p.payload))
 	}
 	return nil
+}
+
+// keep puts a piece where the interpreter will find it. Code that is short stays
+// in memory, for the order; no stdin needs no file.
+func (e *execution) keep(p piece, s *slot) error {
+	fd, name, size := &s.code, "code", e.request.CodeBytes
+	if p.input == 1 {
+		fd, name, size = &s.stdin, "stdin", e.request.StdinBytes
+	}
+	if *fd < 0 {
+		if p.input == 0 && len(e.code)+len(p.payload) <= inLine {
+			e.code = append(e.code, p.payload...)
+			return nil
+		}
+		if len(p.payload) == 0 {
+			return nil
+		}
+		var err error
+		if size != nil && *size > inMemory {
+			*fd, err = s.spill(e.owner.runner.config.Spill, name)
+		} else {
+			*fd, err = s.file(name)
+		}
+		if err == nil && p.input == 0 {
+			err = writeAll(*fd, e.code)
+			e.code = nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return writeAll(*fd, p.payload)
 }
 
 func (e *execution) ready() bool { return e.complete[0] && e.complete[1] }

@@ -10,7 +10,7 @@ type group interface {
 	// limit sets what the processes may use together; 0 is no limit of its own.
 	limit(memoryBytes int64, processes int) error
 	// begin starts the counting of an execution.
-	begin() counters
+	begin()
 	// counters are read at an execution's end.
 	counters() counters
 	// signal reaches every process inside.

@@ -28,6 +28,8 @@ const (
 	// every write to the port and every wake-up costs them a good part of a
 	// millisecond under emulation.
 	briefly = 5 * time.Millisecond
+	// maxWait is between two looks for a pipe that nobody has opened for writing.
+	maxWait = 100 * time.Millisecond
 	// later is when the pipes of an ended execution are looked at again.
 	later = 20 * time.Millisecond
 	// hopeless is how many starts in a row may fail before executions do.
@@ -48,7 +50,8 @@ type interpreter struct {
 
 	// The rest belongs to the goroutine.
 	count    int
-	sequence int
+	sequence int      // of executions
+	slots    int      // made so far
 	process  *process // nil while there is none
 	failures int      // starts in a row that never got ready
 	lost     bool     // state was lost since the last execution's end
@@ -56,7 +59,9 @@ type interpreter struct {
 	queue    []*execution
 	current  *execution
 	running  *slot
-	failure  string // why current must fail for a reason of ours
+	last     counters  // at the end of the latest execution
+	ended    time.Time // when that was
+	failure  string    // why current must fail for a reason of ours
 }
 
 func newInterpreter(r *Runner, program Interpreter) *interpreter {
@@ -134,12 +139,13 @@ func (i *interpreter) hear() {
 		case "started":
 			number, note, _ := strings.Cut(rest, " ")
 			if i.concerns(number) && !i.current.started {
-				i.startedNow(note == "reseeded")
+				i.acknowledged(note == "reseeded")
 			}
 		case "done":
-			if i.concerns(rest) {
+			number, said, _ := strings.Cut(rest, " ")
+			if i.concerns(number) {
 				if i.current.started {
-					i.done()
+					i.done(said)
 				} else {
 					i.fail("the interpreter ended an execution that it had not started")
 				}
@@ -149,7 +155,7 @@ func (i *interpreter) hear() {
 }
 
 func (i *interpreter) concerns(number string) bool {
-	return i.current != nil && i.failure == "" && number == strconv.Itoa(i.running.sequence)
+	return i.current != nil && i.failure == "" && number == strconv.Itoa(i.sequence)
 }
 
 // fail ends the current execution for a reason that is not the user's. The
@@ -211,8 +217,8 @@ func (i *interpreter) skip() {
 }
 
 func (i *interpreter) prepare() error {
-	i.sequence++
-	slot, err := newSlot(i.process.base, i.process.directory, i.sequence, i.program.Shell, i.runner.config.User)
+	i.slots++
+	slot, err := newSlot(i.process.base, i.process.directory, i.slots, i.runner.config.User)
 	if err != nil {
 		return err
 	}
@@ -229,18 +235,6 @@ func (i *interpreter) fill(e *execution) error {
 			}
 		}
 		e.bound = true
-		for _, input := range []struct {
-			size *int64
-			name string
-			fd   *int
-		}{{e.request.CodeBytes, "code", &i.slot.code}, {e.request.StdinBytes, "stdin", &i.slot.stdin}} {
-			if input.size == nil || *input.size <= inMemory {
-				continue
-			}
-			if err := i.slot.spillTo(i.runner.config.Spill, input.name, input.fd); err != nil {
-				return err
-			}
-		}
 	}
 	return e.feed(i.slot)
 }
@@ -257,9 +251,16 @@ func (i *interpreter) begin(e *execution) {
 	}
 	// Lowering the limit below what is in use ends the interpreter; that is a
 	// limit met by this execution, so counting starts before.
-	e.before = p.group.begin()
 	e.ordered, e.beganBoot = time.Now(), bootClock()
-	s := settings{Language: e.request.Language, Env: e.request.Env, Cwd: e.request.Cwd, Sequence: i.running.sequence}
+	e.before = i.last
+	if p.group.begin(); e.ordered.Sub(i.ended) > later {
+		e.before = p.group.counters()
+	}
+	i.sequence++
+	s := settings{
+		Language: e.request.Language, Env: e.request.Env, Cwd: e.request.Cwd,
+		Sequence: i.sequence, Stdin: i.running.stdin >= 0,
+	}
 	if p.generation != session.generation {
 		fresh := hex.EncodeToString(identity.Derive(session.Secret, "interpreter "+p.name))
 		s.Entropy = &fresh
@@ -268,15 +269,12 @@ func (i *interpreter) begin(e *execution) {
 	if p.born != session.generation {
 		s.Env = merge(session.Env, e.request.Env)
 	}
-	text, err := s.encode(i.program.Shell)
-	if err == nil {
-		err = writeAll(i.running.settings, text)
-	}
+	line, err := i.order(s, e.code)
 	if err == nil {
 		err = p.group.limit(memory, session.Processes)
 	}
 	if err == nil {
-		err = p.order("exec " + strconv.Itoa(i.running.sequence) + "\n")
+		err = p.order(line)
 	}
 	if err != nil {
 		i.fail("handing over the execution: " + err.Error())
@@ -284,6 +282,10 @@ func (i *interpreter) begin(e *execution) {
 	}
 	p.used = true
 	p.generation = session.generation
+	if !e.reseed {
+		i.startedNow()
+		return
+	}
 	wait := acknowledgement
 	if e.timeout() > 0 {
 		wait = e.timeout() + grace
@@ -296,19 +298,54 @@ func (i *interpreter) begin(e *execution) {
 	})
 }
 
-// startedNow is the moment from which the execution's time counts.
-func (i *interpreter) startedNow(reseeded bool) {
-	e := i.current
-	if e.reseed && !reseeded {
+// order is what tells the interpreter to run an execution: everything in one
+// message where that has room, the rest in the slot's files.
+func (i *interpreter) order(s settings, code []byte) (string, error) {
+	head := "exec " + strconv.Itoa(s.Sequence) + " " + i.running.name + "\n"
+	if i.running.code < 0 {
+		if canHold(code) {
+			text := string(code)
+			s.Code = &text
+			body, err := s.encode(i.program.Shell)
+			if err != nil || len(head)+len(body) <= maxLine {
+				return head + string(body), err
+			}
+			s.Code = nil
+		}
+		if err := i.running.write("code", code); err != nil {
+			return "", err
+		}
+	}
+	body, err := s.encode(i.program.Shell)
+	if err != nil || len(head)+len(body) <= maxLine {
+		return head + string(body), err
+	}
+	name := "settings"
+	if i.program.Shell {
+		name = "settings.sh"
+	}
+	return head, i.running.write(name, body)
+}
+
+// acknowledged is what an interpreter says of itself before it runs anything of
+// the first execution that it gets fresh entropy with.
+func (i *interpreter) acknowledged(reseeded bool) {
+	if !reseeded {
 		i.fail("the interpreter did not take fresh entropy")
 		return
 	}
-	e.timer.Stop()
+	i.current.timer.Stop()
+	i.startedNow()
+}
+
+// startedNow is the moment from which the execution's time counts.
+func (i *interpreter) startedNow() {
+	e := i.current
 	e.started, e.began = true, time.Now()
 	s := i.running
 	e.quiet = i.after(briefly, func() {
 		if i.current == e {
-			i.live(e, s)
+			i.live(e, s, briefly)
 		}
 	})
 	if e.timeout() > 0 {
@@ -322,10 +359,21 @@ func (i *interpreter) startedNow(reseeded bool) {
 }
 
 // live lets the host follow an execution that is not over at once.
-func (i *interpreter) live(e *execution, s *slot) {
+func (i *interpreter) live(e *execution, s *slot, wait time.Duration) {
 	e.noteStarted()
-	s.stdout.start()
-	s.stderr.start()
+	out, err := s.stdout.attend(), s.stderr.attend()
+	if out && err {
+		return
+	}
+	// The interpreter has not come to opening them, or user code closed one.
+	if wait *= 2; wait > maxWait {
+		wait = maxWait
+	}
+	e.quiet = i.after(wait, func() {
+		if i.current == e {
+			i.live(e, s, wait)
+		}
+	})
 }
 
 // interrupt asks the whole group to stop and ends it if that is not heeded.
@@ -343,13 +391,19 @@ func (i *interpreter) interrupt() {
 	})
 }
 
-// done ends an execution whose interpreter lives on.
-func (i *interpreter) done() {
+// done ends an execution whose interpreter lives on. What it said is the
+// evidence, unless that is in a file.
+func (i *interpreter) done(said string) {
 	e, s, p := i.current, i.running, i.process
 	e.stopTimers()
 	after := p.group.counters()
+	i.last, i.ended = after, time.Now()
 	report := &evidence{}
-	text, err := s.evidence()
+	text, err := []byte(said), error(nil)
+	if said == "" {
+		s.littered = true
+		text, err = s.evidence()
+	}
 	if err == nil {
 		report, err = parseEvidence(text)
 	}
@@ -380,11 +434,15 @@ func (i *interpreter) done() {
 		session := i.runner.current()
 		_ = p.group.limit(session.MemoryBytes, session.Processes)
 	}
-	s.remove()
-	i.after(later, func() {
-		s.stdout.follow()
-		s.stderr.follow()
-	})
+	if s.free() {
+		i.slot = s
+	} else {
+		s.remove()
+		i.after(later, func() {
+			s.stdout.follow()
+			s.stderr.follow()
+		})
+	}
 	if !e.interrupted.IsZero() {
 		i.sweepLater(e, p)
 	}

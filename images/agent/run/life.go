@@ -61,7 +61,7 @@ func (i *interpreter) died(status syscall.WaitStatus) {
 	} else if p.used {
 		i.lost = true
 	}
-	i.current, i.running, i.failure = nil, nil, ""
+	i.current, i.running, i.failure, i.ended = nil, nil, "", time.Time{}
 	if len(i.queue) > 0 && i.queue[0].bound {
 		// Part of its input is in the directory that goes away.
 		i.queue[0].stream.Reset("failed", "the interpreter died before the execution began")

@@ -62,6 +62,21 @@ func (p *pipe) start() {
 	}
 }
 
+// attend is start where a writer may not have come yet; it reports whether one
+// has.
+func (p *pipe) attend() bool {
+	p.mu.Lock()
+	if !p.gone && !p.pumping && quick.Pending(p.fd) == 0 {
+		if n, err := p.forward(pipeBuffer); n == 0 && err == nil {
+			p.mu.Unlock()
+			return false
+		}
+	}
+	p.mu.Unlock()
+	p.start()
+	return true
+}
+
 // follow is start for what comes after an execution, when mostly nobody is left
 // to write.
 func (p *pipe) follow() {
@@ -181,6 +196,13 @@ func (p *pipe) drain(next func(payload []byte)) {
 		left -= n
 	}
 	p.sink = next
+}
+
+// idle reports whether the pipe is empty, has no writer and is not watched.
+func (p *pipe) idle() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.gone && !p.pumping && quick.HungUp(p.fd) && quick.Pending(p.fd) == 0
 }
 
 // close ends the pipe and with it the pump.

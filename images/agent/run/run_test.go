@@ -21,16 +21,21 @@ import (
 const script = `
 exec 8<>"$1/in" 9<>"$1/out"
 trap : INT
+run() { eval "$__exec_sandbox_code"; }
 echo ready >&9
 while :; do
-  read -r _ n <&8 || continue
-  d="$1/$n"
-  exec <"$d/stdin" >"$d/stdout" 2>"$d/stderr"
-  . "$d/settings.sh"
-  if [ -n "$__exec_sandbox_entropy" ] && [ ! -e "$1/stale" ]; then echo "started $n reseeded"; else echo "started $n"; fi >&9
-  . "$d/code"
-  echo "{\"exitCode\":$?,\"exception\":null,\"commands\":[],\"result\":null}" >"$d/evidence"
-  echo "done $n" >&9
+  read -r _ n slot <&8 || continue
+  d="$1/$slot"
+  unset __exec_sandbox_code __exec_sandbox_stdin
+  IFS= read -r -d '' -t 0.01 settings <&8
+  if [ -n "$settings" ]; then eval "$settings"; else . "$d/settings.sh"; fi
+  [ -n "$__exec_sandbox_stdin" ] && in="$d/stdin" || in=/dev/null
+  exec <"$in" >"$d/stdout" 2>"$d/stderr"
+  if [ -z "$__exec_sandbox_entropy" ]; then :; elif [ -e "$1/stale" ]; then echo "started $n" >&9; else echo "started $n reseeded" >&9; fi
+  if [ -n "${__exec_sandbox_code+x}" ]; then run; else . "$d/code"; fi
+  status=$?
+  exec </dev/null >/dev/null 2>/dev/null
+  echo "done $n {\"exitCode\":$status,\"exception\":null,\"commands\":[],\"result\":null}" >&9
 done
 `
 
@@ -41,7 +46,7 @@ func (p *plain) command(argv []string) []string {
 	return append([]string{"/bin/sh", "-c", `echo $$ >"$0"; exec "$@"`, p.pid}, argv...)
 }
 func (p *plain) limit(int64, int) error      { return nil }
-func (p *plain) begin() counters             { return p.counters() }
+func (p *plain) begin()                      {}
 func (p *plain) sweep(float64, float64, int) {}
 func (p *plain) kill()                       { p.signal(syscall.SIGKILL) }
 func (p *plain) remove() bool                { return true }

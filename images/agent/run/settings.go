@@ -1,9 +1,11 @@
 package run
 
 import (
+	"bytes"
 	"encoding/json"
 	"sort"
 	"strings"
+	"unicode/utf8"
 )
 
 // settings are what an interpreter applies before one execution.
@@ -13,7 +15,13 @@ type settings struct {
 	Cwd      *string           `json:"cwd"`
 	Entropy  *string           `json:"entropy"`
 	Sequence int               `json:"sequence"`
+	Stdin    bool              `json:"stdin"`          // there is a file of that name
+	Code     *string           `json:"code,omitempty"` // unless there is a file of that name
 }
+
+// canHold reports whether code arrives unchanged: JSON holds no other text than
+// UTF-8, a shell's word no NUL.
+func canHold(code []byte) bool { return utf8.Valid(code) && bytes.IndexByte(code, 0) < 0 }
 
 // encode writes them for an interpreter: JSON, or assignments for bash.
 func (s settings) encode(shell bool) ([]byte, error) {
@@ -21,7 +29,11 @@ func (s settings) encode(shell bool) ([]byte, error) {
 		s.Env = map[string]string{}
 	}
 	if !shell {
-		return json.Marshal(s)
+		var out bytes.Buffer
+		encoder := json.NewEncoder(&out)
+		encoder.SetEscapeHTML(false)
+		err := encoder.Encode(s)
+		return bytes.TrimRight(out.Bytes(), "\n"), err
 	}
 	var out strings.Builder
 	assign := func(name, value string) {
@@ -32,6 +44,12 @@ func (s settings) encode(shell bool) ([]byte, error) {
 			return "''"
 		}
 		return quote(*value)
+	}
+	if s.Stdin {
+		assign("stdin", "1")
+	}
+	if s.Code != nil {
+		assign("code", quote(*s.Code))
 	}
 	assign("entropy", text(s.Entropy))
 	assign("cwd", text(s.Cwd))

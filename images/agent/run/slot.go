@@ -13,6 +13,9 @@ import (
 )
 
 const (
+	// inLine is the largest code that may travel in the order itself; what the
+	// order has no room for goes through the slot's files.
+	inLine = 3 << 10
 	// inMemory is the largest input that is kept on /run; larger ones go to
 	// the disk, because the pages of /run can never be reclaimed.
 	inMemory = 256 << 10
@@ -20,57 +23,41 @@ const (
 	maxEvidence = 4 << 20
 )
 
-// slot is the directory of one execution, prepared while the interpreter is
+// slot is the directory of an execution, prepared while the interpreter is
 // idle. User code owns the directory and may do to it what it likes, so the
-// agent only uses descriptors that it opened before user code could know.
+// agent trusts no name in it. A slot that nobody holds any more after its
+// execution serves the next one as well.
 type slot struct {
-	sequence       int
 	name           string
 	base           int // the interpreter's directory
 	basePath       string
 	directory      int
-	code, stdin    int
-	settings       int
+	code, stdin    int // -1 while there is no such file
 	stdout, stderr *pipe
+	littered       bool     // files were made in it
 	spilled        []string // inputs that lie on the disk
 }
 
-// spill names inputs on the disk, across all interpreters.
-var spill atomic.Uint64
+// spilled names inputs on the disk, across all interpreters.
+var spilled atomic.Uint64
 
 // newSlot prepares an execution in the interpreter's directory.
-func newSlot(base int, basePath string, sequence int, shell bool, user User) (*slot, error) {
-	s := &slot{
-		sequence: sequence, name: strconv.Itoa(sequence), base: base, basePath: basePath,
-		directory: -1, code: -1, stdin: -1, settings: -1,
-	}
-	if err := s.prepare(shell, user); err != nil {
+func newSlot(base int, basePath string, number int, user User) (*slot, error) {
+	s := &slot{name: strconv.Itoa(number), base: base, basePath: basePath, directory: -1, code: -1, stdin: -1}
+	if err := s.prepare(user); err != nil {
 		s.discard()
 		return nil, fmt.Errorf("preparing an execution: %w", err)
 	}
 	return s, nil
 }
 
-func (s *slot) prepare(shell bool, user User) (err error) {
+func (s *slot) prepare(user User) (err error) {
 	if err := quick.MakeDirectory(s.base, s.name, 0o700); err != nil {
 		return fmt.Errorf("making its directory: %w", err)
 	}
 	s.directory, err = quick.Open(s.base, s.name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return fmt.Errorf("opening its directory: %w", err)
-	}
-	settings := "settings"
-	if shell {
-		settings = "settings.sh"
-	}
-	for _, f := range []struct {
-		fd   *int
-		name string
-	}{{&s.code, "code"}, {&s.stdin, "stdin"}, {&s.settings, settings}} {
-		const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW
-		if *f.fd, err = quick.Open(s.directory, f.name, flags, 0o644); err != nil {
-			return fmt.Errorf("making its %s: %w", f.name, err)
-		}
 	}
 	for _, f := range []struct {
 		pipe **pipe
@@ -90,25 +77,53 @@ func (s *slot) prepare(shell bool, user User) (err error) {
 	return nil
 }
 
-// spillTo moves an input that will be large to the disk, before it is written.
-func (s *slot) spillTo(directory, name string, fd *int) error {
-	path := filepath.Join(directory, strconv.FormatUint(spill.Add(1), 10))
-	file, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
+// file makes an input of a name in the slot, in place of anything that user
+// code may have put there.
+func (s *slot) file(name string) (int, error) {
+	s.littered = true
+	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW
+	fd, err := quick.Open(s.directory, name, flags, 0o644)
+	if err == unix.EEXIST {
+		_ = quick.Remove(s.directory, name, 0)
+		fd, err = quick.Open(s.directory, name, flags, 0o644)
+	}
 	if err != nil {
-		return fmt.Errorf("making a large input: %w", err)
+		return -1, fmt.Errorf("making its %s: %w", name, err)
+	}
+	return fd, nil
+}
+
+// write makes a whole file of a name in the slot.
+func (s *slot) write(name string, content []byte) error {
+	fd, err := s.file(name)
+	if err != nil {
+		return err
+	}
+	defer quick.Close(fd)
+	return writeAll(fd, content)
+}
+
+// spill makes an input on the disk, with a link to it in the slot.
+func (s *slot) spill(directory, name string) (int, error) {
+	s.littered = true
+	path := filepath.Join(directory, strconv.FormatUint(spilled.Add(1), 10))
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return -1, fmt.Errorf("making a large input: %w", err)
 	}
 	s.spilled = append(s.spilled, path)
-	if err := unix.Unlinkat(s.directory, name, 0); err != nil {
-		_ = unix.Close(file)
-		return fmt.Errorf("replacing the input %s: %w", name, err)
-	}
+	_ = quick.Remove(s.directory, name, 0)
 	if err := unix.Symlinkat(path, s.directory, name); err != nil {
-		_ = unix.Close(file)
-		return fmt.Errorf("linking the input %s: %w", name, err)
+		_ = unix.Close(fd)
+		return -1, fmt.Errorf("linking the input %s: %w", name, err)
 	}
-	_ = unix.Close(*fd)
-	*fd = file
-	return nil
+	return fd, nil
+}
+
+// free reports whether the slot can serve another execution: nothing lies in
+// it, and nobody could still write to its pipes.
+func (s *slot) free() bool {
+	return !s.littered && s.stdout.idle() && s.stderr.idle()
 }
 
 // evidence reads what the interpreter left about the execution.
@@ -143,7 +158,7 @@ func (s *slot) remove() {
 			_ = quick.Remove(s.directory, name, 0)
 		}
 	}
-	for _, fd := range []int{s.directory, s.code, s.stdin, s.settings} {
+	for _, fd := range []int{s.directory, s.code, s.stdin} {
 		if fd >= 0 {
 			quick.Close(fd)
 		}
