@@ -29,7 +29,7 @@ const library = "/usr/lib/exec-sandbox/"
 // Interpreters are those of our images.
 var Interpreters = []Interpreter{
 	{Name: "python", Argv: []string{"/usr/bin/python3", library + "python.py"}},
-	{Name: "javascript", Argv: []string{"/usr/bin/node", "--expose-internals", "--no-warnings", library + "javascript.mjs"}},
+	{Name: "javascript", Argv: []string{"/usr/bin/node", "--expose-internals", "--no-warnings", "--no-flush-bytecode", "--single-threaded-gc", library + "javascript.mjs"}},
 	{Name: "bash", Argv: []string{"/usr/bin/bash", library + "bash.sh"}, Shell: true},
 }
 
