@@ -66,7 +66,8 @@ func (s *Sandbox) Launch(reaper *Reaper, l Launch) (p *Program, err error) {
 	defer unix.Close(pipe[1])
 	_ = unix.SetNonblock(pipe[0], true)
 	p.report = os.NewFile(uintptr(pipe[0]), "report")
-	p.before = p.group.begin()
+	p.group.begin()
+	p.before = p.group.counters()
 	const report = 3 // the first after the standard ones
 	var files []uintptr
 	for i := 0; i < report; i++ {
