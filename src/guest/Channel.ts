@@ -10,6 +10,7 @@ import * as Effect from "effect/Effect"
 import * as Queue from "effect/Queue"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
+import * as Semaphore from "effect/Semaphore"
 import type * as Scope from "effect/Scope"
 import * as Cause from "effect/Cause"
 import type { Duplex } from "node:stream"
@@ -57,7 +58,7 @@ export interface ChannelStream {
   readonly consumed: (bytes: number) => void
   /**
    * Sends bytes at the pace that the guest's credit allows, and with `end` ends the sub-channel after them. False when the
-   * stream ended before all was sent. One write at a time.
+   * stream ended before all was sent. Writers of one stream take turns.
    */
   readonly write: (sub: number, bytes: Uint8Array, end: boolean) => Effect.Effect<boolean>
   /** Sends an event; nothing happens when the stream has ended. */
@@ -100,6 +101,8 @@ interface StreamState {
   sendCredit: number
   waitingNotes: number
   wake: (() => void) | undefined
+  /** Held by whoever sends: only one may wait for credit. */
+  readonly sending: Semaphore.Semaphore
 }
 
 const parse = (payload: Buffer): unknown => {
@@ -134,11 +137,13 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     Deferred.doneUnsafe(failed, Effect.fail(error))
     Deferred.doneUnsafe(greeted, Effect.fail(error))
     if (pendingHello !== undefined) Deferred.doneUnsafe(pendingHello.reply, Effect.fail(error))
-    for (const stream of streams.values()) {
+    const open = [...streams.values()]
+    // First none of them is there any more: a sender that is woken looks.
+    streams.clear()
+    for (const stream of open) {
       Queue.failCauseUnsafe(stream.queue, Cause.fail(error))
       stream.wake?.()
     }
-    streams.clear()
     socket.destroy()
   }
   const violation = (problem: string): void => fail(new ChannelViolation({ problem }))
@@ -276,8 +281,9 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     return yield* Deferred.await(reply)
   })
 
-  /** Sends what the credit allows; true when all is sent. */
+  /** Sends what credit and socket allow. `rest` keeps what is not sent yet. */
   const pump = (stream: StreamState, rest: Array<Input>): { readonly done: boolean; readonly flowing: boolean } => {
+    if (socket.writableNeedDrain) return { done: rest.length === 0, flowing: false }
     const frames: Array<Buffer> = []
     for (let input = rest[0]; input !== undefined; input = rest[0]) {
       const size = Math.min(input.bytes.length, stream.sendCredit, sendChunk)
@@ -334,7 +340,8 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
       consumed: 0,
       sendCredit: initialCredit,
       waitingNotes: 0,
-      wake: undefined
+      wake: undefined,
+      sending: Semaphore.makeUnsafe(1)
     }
     nextId += 2
     yield* Effect.acquireRelease(
@@ -351,7 +358,9 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     )
     const rest = [...inputs]
     const first = pump(stream, rest)
-    if (!first.done) yield* Effect.forkScoped(flush(stream, rest, first))
+    if (!first.done) {
+      yield* Effect.forkScoped(stream.sending.withPermit(flush(stream, rest, first)), { startImmediately: true })
+    }
     const consumed = (bytes: number): void => {
       stream.consumed += bytes
       if (stream.consumed < creditBatch || !streams.has(stream.id)) return
@@ -375,7 +384,9 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
         return events
       }),
       write: (sub: number, bytes: Uint8Array, end: boolean) =>
-        Effect.suspend(() => (streams.has(stream.id) ? flush(stream, [{ sub, bytes, end }]) : Effect.succeed(false))),
+        stream.sending.withPermit(
+          Effect.suspend(() => (streams.has(stream.id) ? flush(stream, [{ sub, bytes, end }]) : Effect.succeed(false)))
+        ),
       note: (event: object) =>
         Effect.sync(() => {
           if (streams.has(stream.id)) write(encodeJson(Kind.Note, stream.id, event))

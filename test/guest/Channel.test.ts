@@ -326,4 +326,55 @@ describe("Channel", () => {
       assert.isFalse(guest.frames.some((frame) => frame.kind === Kind.Credit))
     }).pipe(Effect.scoped)
   )
+
+  it.effect("writes at the pace of the guest's credit, and ends a sub-channel", () =>
+    Effect.gen(function* () {
+      const { channel, guest } = yield* connected
+      const stream = yield* channel.open({ method: "file.write" }, [])
+      const bytes = randomBytes(initialCredit + 10)
+      const writing = yield* Effect.forkChild(stream.write(Sub.file, bytes, false), { startImmediately: true })
+      const { stream: id } = yield* guest.next(Kind.Open)
+      const received: Array<Buffer> = []
+      let total = 0
+      while (total < initialCredit) {
+        const frame = yield* guest.next(Kind.Data)
+        received.push(frame.payload)
+        total += frame.payload.length
+        assert.strictEqual(frame.flags, Sub.file)
+      }
+      assert.strictEqual(total, initialCredit)
+      assert.isUndefined(writing.pollUnsafe())
+      const credit = Buffer.alloc(4)
+      credit.writeUInt32LE(100)
+      guest.send(encode(Kind.Credit, id, 0, credit))
+      received.push((yield* guest.next(Kind.Data)).payload)
+      assert.isTrue(yield* Fiber.join(writing))
+      assert.isTrue(Buffer.concat(received).equals(bytes))
+      assert.isTrue(yield* stream.write(Sub.file, new Uint8Array(), true))
+      const last = yield* guest.next(Kind.Data)
+      assert.deepStrictEqual([last.flags, last.payload.length], [Sub.file | endFlag, 0])
+    })
+  )
+
+  it.effect("a writer that waits for credit is let go when the stream ends and when the channel does", () =>
+    Effect.gen(function* () {
+      const { channel, guest, theirs } = yield* connected
+      const open = Effect.gen(function* () {
+        const stream = yield* channel.open({ method: "file.write" }, [])
+        const { stream: id } = yield* guest.next(Kind.Open)
+        const writing = yield* Effect.forkChild(stream.write(Sub.file, Buffer.alloc(initialCredit + 1), true), {
+          startImmediately: true
+        })
+        return { stream, id, writing }
+      })
+      const ended = yield* open
+      guest.send(encodeJson(Kind.End, ended.id, { bytes: 0 }))
+      assert.isFalse(yield* Fiber.join(ended.writing))
+      assert.isFalse(yield* ended.stream.write(Sub.file, new Uint8Array(), true))
+      const lost = yield* open
+      theirs.end()
+      assert.isFalse(yield* Fiber.join(lost.writing))
+      assert.strictEqual((yield* Effect.flip(lost.stream.takeAll))._tag, "ChannelLost")
+    })
+  )
 })
