@@ -10,10 +10,12 @@ import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { createHash, randomUUID } from "node:crypto"
 import * as Execution from "./Execution.ts"
+import type { Files } from "./Files.ts"
 import { Sub } from "./guest/Frame.ts"
 import type { ExecOpen } from "./guest/Protocol.ts"
 import * as Attempt from "./internal/Attempt.ts"
 import { decodeInput } from "./internal/decodeInput.ts"
+import * as GuestFiles from "./internal/GuestFiles.ts"
 import type { Limits } from "./Limits.ts"
 import * as Process from "./Process.ts"
 import type { SandboxError } from "./SandboxError.ts"
@@ -57,6 +59,8 @@ export interface Session {
     command: Process.Command,
     options?: Process.RunOptions
   ) => Effect.Effect<Execution.Result, Execution.Failure>
+  /** The session's files. A lost VM fails what is under way with `SessionClosed`: its disk is gone with it. */
+  readonly files: Files
 }
 
 const decodeRequest = decodeInput(Execution.Request, "request")
@@ -131,11 +135,20 @@ export const make = Effect.fnUntraced(function* (
     return result
   }, Effect.scoped)
 
+  const files = GuestFiles.make(vm, {
+    id: holder.id,
+    closed: () => holder.closed,
+    close: (problem) => {
+      holder.closed ??= problem
+    }
+  })
+
   return {
     id: holder.id,
     spawn: (command, options) => Process.spawn(holder, command, options),
     run: (command, options) => Process.run(holder, command, options),
     exec: (request) => execute(request, () => Effect.void),
+    files,
     stream: (request) =>
       Stream.callback<Execution.Event, Execution.Failure>(
         (queue) =>

@@ -7,6 +7,9 @@
 /** One piece of code run in a session: what is asked, what it gives, what is made of its end. @since 0.1.0 */
 export * as Execution from "./Execution.ts"
 
+/** Files of a session: streams both ways, trees in and out. @since 0.1.0 */
+export * as Files from "./Files.ts"
+
 /** What this host can do. @since 0.1.0 */
 export * as Host from "./Host.ts"
 

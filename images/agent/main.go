@@ -12,6 +12,7 @@ import (
 
 	"exec-sandbox/agent/boot"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/files"
 	"exec-sandbox/agent/process"
 	"exec-sandbox/agent/run"
 	"exec-sandbox/agent/session"
@@ -30,6 +31,10 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == run.ChildCommand {
 		fmt.Fprintln(os.Stderr, "exec-sandbox:", run.Child(os.Args[2:]))
 		os.Exit(127)
+	}
+	if len(os.Args) > 1 && os.Args[1] == files.ChildCommand {
+		fmt.Fprintln(os.Stderr, "exec-sandbox:", files.Child(os.Args[2:]))
+		os.Exit(1)
 	}
 	if os.Getpid() != 1 {
 		fmt.Fprintln(os.Stderr, "exec-sandbox agent", version, "runs as the first process of a virtual machine")
@@ -75,7 +80,11 @@ func serve() error {
 		return err
 	}
 	spawner := &process.Spawner{Sandbox: sandbox, Reaper: reaper, User: user, Session: runner.Session, Log: boot.Log}
-	host := session.New(runner, spawner, version)
+	service := files.New(reaper, user.UID, user.GID, user.Home, boot.Log)
+	if err := service.Start(); err != nil {
+		return err
+	}
+	host := session.New(runner, spawner, service, version)
 	device, err := channel.FindPort(portName, patience)
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 
 	"exec-sandbox/agent/boot"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/files"
 	"exec-sandbox/agent/identity"
 	"exec-sandbox/agent/process"
 	"exec-sandbox/agent/run"
@@ -22,13 +23,14 @@ const settleWait = 60 * time.Second
 type Session struct {
 	runner  *run.Runner
 	spawner *process.Spawner
+	files   *files.Service
 	version string
 	build   bool // the machine is being made into a template
 }
 
 // New returns a session that no host has greeted.
-func New(runner *run.Runner, spawner *process.Spawner, version string) *Session {
-	return &Session{runner: runner, spawner: spawner, version: version}
+func New(runner *run.Runner, spawner *process.Spawner, files *files.Service, version string) *Session {
+	return &Session{runner: runner, spawner: spawner, files: files, version: version}
 }
 
 // Announcement is the greeting of a guest that has just booted.
@@ -107,6 +109,10 @@ func (s *Session) Open(stream *channel.Stream, payload []byte) error {
 	case "shutdown":
 		go boot.PowerOff() // ends with the machine
 	default:
+		if files.Serves(request.Method) {
+			s.files.Open(stream, payload)
+			return nil
+		}
 		stream.Reset("unsupported", fmt.Sprintf("no method %q", request.Method))
 	}
 	return nil

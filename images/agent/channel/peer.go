@@ -1,0 +1,12 @@
+package channel
+
+// AppendGreeting appends what a host sends first: magic, epoch and HELLO. It is
+// for those who play the host, towards a helper of the agent's own.
+func AppendGreeting(out []byte, epoch Epoch, hello []byte) []byte {
+	return appendFrame(appendPreamble(out, epoch), 0, Hello, 0, hello)
+}
+
+// AppendFrame appends one frame.
+func AppendFrame(out []byte, stream uint32, kind Kind, flags byte, payload []byte) []byte {
+	return appendFrame(out, stream, kind, flags, payload)
+}

@@ -1,0 +1,173 @@
+package files
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path"
+	"strings"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// change is one line of what a watch sends. The kernel holds 16384 events for a
+// host that reads slowly; then it says "overflow" and forgets the rest.
+type change struct {
+	Kind string `json:"kind"` // start, create, modify, remove, rename, overflow
+	Path Name   `json:"path"`
+	From *Name  `json:"from,omitempty"` // of a rename
+}
+
+const watched = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE | unix.IN_MOVED_FROM |
+	unix.IN_MOVED_TO | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
+
+// pairing is how long the second half of a rename may take to follow the first.
+const pairing = 5 * time.Millisecond
+
+// watch sends changes until the host leaves or what is watched is gone.
+func watch(r *Request, in *inbox) (any, error) {
+	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), "inotify")
+	defer file.Close()
+	if _, err := unix.InotifyAddWatch(fd, string(r.Path), watched); err != nil {
+		return nil, err
+	}
+	finished := make(chan struct{})
+	defer close(finished)
+	go func() { // ends with the watch
+		select {
+		case <-in.gone:
+			_ = file.SetReadDeadline(time.Unix(1, 0))
+		case <-finished:
+		}
+	}()
+	w := watcher{root: string(r.Path)}
+	w.add("start", "")
+	buffer := make([]byte, 64*1024)
+	for {
+		if err := w.send(in); err != nil || w.over {
+			return struct{}{}, err
+		}
+		n, err := file.Read(buffer)
+		if err != nil {
+			return nil, in.cause(err)
+		}
+		w.take(buffer[:n])
+		for w.moved != nil {
+			// The other half of a rename, if there is one, follows at once.
+			_ = file.SetReadDeadline(time.Now().Add(pairing))
+			n, err := file.Read(buffer)
+			_ = file.SetReadDeadline(time.Time{})
+			select {
+			case <-in.gone:
+				return nil, errCancelled
+			default:
+			}
+			if err != nil {
+				w.settle()
+				break
+			}
+			w.take(buffer[:n])
+		}
+	}
+}
+
+// cause tells a read that the host's leaving ended from one that failed.
+func (in *inbox) cause(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return errCancelled
+	}
+	return err
+}
+
+type watcher struct {
+	root   string
+	lines  []byte
+	last   change
+	moved  *string // the name that a rename took away
+	cookie uint32
+	over   bool
+}
+
+func (w *watcher) add(kind, name string) { w.report(change{Kind: kind, Path: w.path(name)}) }
+
+func (w *watcher) path(name string) Name {
+	if name == "" {
+		return Name(w.root)
+	}
+	return Name(path.Join(w.root, name))
+}
+
+func (w *watcher) report(c change) {
+	if c == w.last && c.Kind == "modify" {
+		return // in one batch once is enough
+	}
+	w.last = c
+	line, err := json.Marshal(c)
+	if err == nil {
+		w.lines = append(append(w.lines, line...), '\n')
+	}
+}
+
+func (w *watcher) send(in *inbox) error {
+	lines := w.lines
+	w.lines, w.last = w.lines[:0], change{}
+	if len(lines) == 0 {
+		return nil
+	}
+	_, err := outbox{in.stream}.Write(lines)
+	return err
+}
+
+// settle decides that a name left for elsewhere.
+func (w *watcher) settle() {
+	if w.moved != nil {
+		w.add("remove", *w.moved)
+		w.moved = nil
+	}
+}
+
+func (w *watcher) take(events []byte) {
+	for len(events) >= unix.SizeofInotifyEvent {
+		event := (*unix.InotifyEvent)(unsafe.Pointer(&events[0]))
+		end := unix.SizeofInotifyEvent + int(event.Len)
+		name := strings.TrimRight(string(events[unix.SizeofInotifyEvent:end]), "\x00")
+		events = events[end:]
+		w.event(event.Mask, event.Cookie, name)
+	}
+}
+
+func (w *watcher) event(mask, cookie uint32, name string) {
+	if w.moved != nil && !(mask&unix.IN_MOVED_TO != 0 && cookie == w.cookie) {
+		w.settle()
+	}
+	// Our own drafts are nobody's business; putting one in its place is.
+	draft := strings.HasPrefix(name, temporary)
+	switch {
+	case mask&unix.IN_Q_OVERFLOW != 0:
+		w.add("overflow", "")
+	case mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0:
+		w.add("remove", "")
+		w.over = true
+	case mask&(unix.IN_IGNORED|unix.IN_UNMOUNT) != 0:
+		w.over = true
+	case mask&unix.IN_MOVED_TO != 0 && w.moved != nil:
+		from := w.path(*w.moved)
+		w.moved = nil
+		w.report(change{Kind: "rename", Path: w.path(name), From: &from})
+	case draft:
+	case mask&unix.IN_MOVED_FROM != 0:
+		w.moved, w.cookie = &name, cookie
+	case mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
+		w.add("create", name)
+	case mask&unix.IN_DELETE != 0:
+		w.add("remove", name)
+	case mask&(unix.IN_MODIFY|unix.IN_ATTRIB) != 0:
+		w.add("modify", name)
+	}
+}
