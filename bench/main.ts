@@ -16,6 +16,7 @@ import { Sandbox } from "../src/Sandbox.ts"
 import { Template } from "../src/Template.ts"
 import * as cli from "./cli.ts"
 import * as exec from "./exec.ts"
+import * as files from "./files.ts"
 import { type Measurement, table } from "./Measure.ts"
 import * as programs from "./process.ts"
 import * as start from "./start.ts"
@@ -52,6 +53,7 @@ const main = Effect.gen(function* () {
     ...(yield* start.measure(many(10, 40))),
     ...(yield* exec.measure(many(50, 300))),
     ...(yield* programs.measure(many(20, 100))),
+    ...(yield* files.measure(many(20, 100))),
     ...(yield* cli.measure(many(5, 20)))
   ]
   yield* Effect.sync(() => console.log(table(measurements)))

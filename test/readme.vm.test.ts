@@ -55,4 +55,20 @@ describe("README", () => {
       assert.strictEqual(said, '{"repr":"42","json":42}\n')
     })
   })
+
+  it("its third program copies out what was made, and knows what is not there", () => {
+    withPrograms((directory) => {
+      const main = `import { Effect } from "effect"
+        import { Sandbox } from "../../src/index.ts"
+        import { files } from "./program2.ts"
+        console.log(await Effect.runPromise(Effect.provide(files, Sandbox.layer)))`
+      fs.writeFileSync(path.join(directory, "main.ts"), main)
+      const said = execFileSync(process.execPath, [path.join(directory, "main.ts")], {
+        cwd: directory,
+        encoding: "utf8"
+      })
+      assert.strictEqual(said, "nothing there\n")
+      assert.strictEqual(fs.readFileSync(path.join(directory, "sorted/sorted.txt"), "utf8"), "2\n1\n")
+    })
+  })
 })

@@ -14,6 +14,7 @@ import { ofFailure, ofResult } from "../json.ts"
 import { printJson, write } from "../output.ts"
 import { type Drawer, withProgress } from "../progress.ts"
 import { type Problem, sourceOf } from "../source.ts"
+import * as transfer from "../transfer.ts"
 
 const usage = ({ message, missing }: Pick<Problem, "message" | "missing">) =>
   new CliError.ShowHelp({
@@ -22,16 +23,16 @@ const usage = ({ message, missing }: Pick<Problem, "message" | "missing">) =>
   })
 
 /** Gives the output as it is written. */
-const live = (request: Execution.Request, drawer: Drawer) =>
-  Stream.runForEach(Sandbox.stream(request), (event) => {
+const live = <R>(events: Stream.Stream<Execution.Event, Execution.Failure, R>, drawer: Drawer) =>
+  Stream.runForEach(events, (event) => {
     if (event._tag === "Done") return Effect.void
     const stream = event._tag === "Stdout" ? process.stdout : process.stderr
     return Effect.andThen(drawer.clear, write(stream, event.bytes))
   })
 
 /** Gives everything at the end, as one value. */
-const asJson = (request: Execution.Request) =>
-  Effect.flatMap(Sandbox.run(request), (result) => printJson(ofResult(result)))
+const asJson = <R>(run: Effect.Effect<Execution.Result, Execution.Failure, R>) =>
+  Effect.flatMap(run, (result) => printJson(ofResult(result)))
 
 export const run = Command.make(
   "run",
@@ -60,10 +61,13 @@ export const run = Command.make(
       Flag.withDescription("Give this command's stdin to the code, once it has ended; without it the code's is empty"),
       Flag.withDefault(false)
     ),
+    upload: transfer.upload,
+    download: transfer.download,
     json: flags.json,
     quiet: flags.quiet
   },
-  Effect.fn("cli.run")(function* ({ code, env, file, json, language, memory, quiet, stdin, time }) {
+  Effect.fn("cli.run")(function* (given) {
+    const { code, download, env, file, json, language, memory, quiet, stdin, time, upload } = given
     const source = sourceOf(Option.getOrUndefined(code), Option.getOrUndefined(file), Option.getOrUndefined(language))
     if (source._tag === "Problem") return yield* usage(source)
     if (stdin && source._tag === "Stdin") {
@@ -84,7 +88,13 @@ export const run = Command.make(
           }
         }
         yield* drawer.clear
-        yield* (json ? asJson(request) : live(request, drawer)).pipe(
+        const alone = json ? asJson(Sandbox.run(request)) : live(Sandbox.stream(request), drawer)
+        const withFiles = Effect.gen(function* () {
+          const session = yield* Sandbox.session({ limits: request.limits ?? {} })
+          const run = json ? asJson(session.exec(request)) : live(session.stream(request), drawer)
+          yield* transfer.between(session, upload, download, run)
+        }).pipe(Effect.scoped)
+        yield* (upload.length + download.length === 0 ? alone : withFiles).pipe(
           Effect.provide(Sandbox.layer),
           Effect.tapError((error) => (json && error._tag !== "Leave" ? printJson(ofFailure(error)) : Effect.void))
         )
