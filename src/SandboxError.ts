@@ -196,6 +196,36 @@ export class BootFailed extends Schema.TaggedError<BootFailed>()("BootFailed", {
   }
 }
 
+/** Memory in MiB and slots for VMs. */
+const Share = Schema.Struct({ memoryMiB: Schema.Finite, cpus: Schema.Finite })
+const share = (it: typeof Share.Type): string => `${it.memoryMiB} MiB and ${it.cpus} CPU slots`
+
+/**
+ * The host had no room for the VM within the wait allowed. `asked` is what the VM is charged, `free` what could be given at
+ * the end, `total` what there is at the best, each with `memoryMiB` and `cpus` (slots); `waiting` counts the other callers
+ * in the queue. More than `total` can never be had: that fails at once.
+ *
+ * @since 0.1.0
+ * @category reasons
+ */
+export class CapacityExceeded extends Schema.TaggedError<CapacityExceeded>()("CapacityExceeded", {
+  asked: Share,
+  free: Share,
+  total: Share,
+  waiting: Schema.Int,
+  waitedMs: Schema.Finite
+}) {
+  /** Whether the same call may be made again. */
+  get retry(): "safe" | "never" {
+    return this.asked.memoryMiB > this.total.memoryMiB || this.asked.cpus > this.total.cpus ? "never" : "safe"
+  }
+  override get message(): string {
+    return this.retry === "never"
+      ? `no capacity: asked for ${share(this.asked)}, this host can give ${share(this.total)} at the most`
+      : `no capacity after ${this.waitedMs} ms: asked for ${share(this.asked)}, free ${share(this.free)}, ${this.waiting} others waiting`
+  }
+}
+
 /** The VM was lost before the code reached it: it certainly did not run. @since 0.1.0 @category reasons */
 export class NotStarted extends Schema.TaggedError<NotStarted>()("NotStarted", {
   problem: Schema.String
@@ -252,6 +282,7 @@ export const Reason = Schema.Union([
   ImageUnavailable,
   TemplateUnusable,
   BootFailed,
+  CapacityExceeded,
   NotStarted,
   OutcomeUnknown,
   SessionClosed,
