@@ -19,6 +19,7 @@ import * as exec from "./exec.ts"
 import * as files from "./files.ts"
 import { type Measurement, table } from "./Measure.ts"
 import * as programs from "./process.ts"
+import * as pool from "./pool.ts"
 import * as start from "./start.ts"
 import * as template from "./template.ts"
 
@@ -54,6 +55,7 @@ const main = Effect.gen(function* () {
     ...(yield* exec.measure(many(50, 300))),
     ...(yield* programs.measure(many(20, 100))),
     ...(yield* files.measure(many(20, 100))),
+    ...(yield* pool.measure(many(8, 30), { idleSeconds: 10 })),
     ...(yield* cli.measure(many(5, 20)))
   ]
   yield* Effect.sync(() => console.log(table(measurements)))

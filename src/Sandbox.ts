@@ -15,10 +15,12 @@ import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { randomBytes } from "node:crypto"
 import * as Execution from "./Execution.ts"
+import { Capacity } from "./Capacity.ts"
 import { Host } from "./Host.ts"
 import { Image } from "./Image.ts"
 import { decodeInput } from "./internal/decodeInput.ts"
 import { defaults, Limits } from "./Limits.ts"
+import { Pool, type PoolOptions, Settings as PoolSettings } from "./Pool.ts"
 import type { SandboxError } from "./SandboxError.ts"
 import * as Session from "./Session.ts"
 import { Template } from "./Template.ts"
@@ -65,11 +67,11 @@ export class Sandbox extends Context.Service<
     readonly session: (options?: SessionOptions) => Effect.Effect<Session.Session, SandboxError, Scope.Scope>
   }
 >()("exec-sandbox/Sandbox") {
-  /** Over any `Template` service. */
-  static readonly layerTemplate: Layer.Layer<Sandbox, never, Template> = Layer.effect(
+  /** Over any way to find a VM. */
+  static readonly layerOver: Layer.Layer<Sandbox, never, Pool> = Layer.effect(
     this,
     Effect.gen(function* () {
-      const templates = yield* Template
+      const pool = yield* Pool
 
       const session = Effect.fn("Sandbox.session")(function* (
         options: SessionOptions = {}
@@ -77,9 +79,13 @@ export class Sandbox extends Context.Service<
         const { env = {}, limits: given = {} } = yield* decodeOptions(options)
         const limits = { ...defaults, ...given }
         const started = yield* Clock.currentTimeMillis
-        const clone = yield* templates.clone(limits.memoryMiB)
-        const acquired = yield* Clock.currentTimeMillis
-        const hello = yield* clone.vm.handover({ hostname: `sbx-${randomBytes(4).toString("hex")}`, env, limits })
+        const { acquired, clone, hello } = yield* pool.clone(limits.memoryMiB, (clone) =>
+          Effect.gen(function* () {
+            const acquired = yield* Clock.currentTimeMillis
+            const hostname = `sbx-${randomBytes(4).toString("hex")}`
+            return { acquired, clone, hello: yield* clone.vm.handover({ hostname, env, limits }) }
+          })
+        )
         const ready = yield* Clock.currentTimeMillis
         return yield* Session.make(
           clone.vm,
@@ -109,12 +115,22 @@ export class Sandbox extends Context.Service<
     })
   )
 
+  /** Over any `Template` service, admitted by this host's `Capacity`. */
+  static readonly layerTemplate: Layer.Layer<Sandbox, SandboxError, Template> = this.layerOver.pipe(
+    Layer.provide(Pool.layer),
+    Layer.provide(Capacity.layer)
+  )
+
   /** On this host: QEMU from the path, image and templates from the cache directory. */
   static readonly layer: Layer.Layer<Sandbox, SandboxError> = this.layerTemplate.pipe(
     Layer.provide(Template.layer),
     Layer.provide(Image.layer),
     Layer.provide(Host.layer)
   )
+
+  /** The same with clones kept ready; see `PoolOptions`. */
+  static readonly layerPool = (options: PoolOptions): Layer.Layer<Sandbox, SandboxError> =>
+    this.layer.pipe(Layer.provide(Layer.succeed(PoolSettings, options)))
 }
 
 /**
@@ -153,3 +169,12 @@ export const session = (
  * @category layers
  */
 export const layer: Layer.Layer<Sandbox, SandboxError> = Sandbox.layer
+
+/**
+ * The sandbox of this host with a pool: `size` clones are kept ready, so that a `run` or `session` need not wait for one.
+ * Closing the layer's scope destroys them.
+ *
+ * @since 0.1.0
+ * @category layers
+ */
+export const layerPool: (options: PoolOptions) => Layer.Layer<Sandbox, SandboxError> = Sandbox.layerPool

@@ -61,7 +61,8 @@ export const StoreLimit = Context.Reference<number>("exec-sandbox/Template/Store
 const overheadMiB = 128
 
 /** VMs come in few sizes, so that few templates serve every limit; unused memory costs nothing. */
-const machineMemoryMiB = (limitMiB: number): number => 2 ** Math.ceil(Math.log2(Math.max(256, limitMiB))) + overheadMiB
+export const machineMemoryMiB = (limitMiB: number): number =>
+  2 ** Math.ceil(Math.log2(Math.max(256, limitMiB))) + overheadMiB
 
 /** The host CPU, where the guest sees it. */
 const cpuIdentity = (accelerator: string): string => {

@@ -80,6 +80,10 @@ export interface Vm {
   readonly open: (message: object, inputs: ReadonlyArray<Channel.Input>) => Effect.Effect<VmStream, VmLost, Scope.Scope>
   /** Gives the guest its clock, entropy, identity and settings, and fails unless it acknowledges every one. */
   readonly handover: (identity: Identity, purpose?: Hello["purpose"]) => Effect.Effect<GuestHello, SandboxError>
+  /** Stops the machine's time: it takes no CPU, and its guest notices nothing, until `resume`. */
+  readonly pause: Effect.Effect<void, VmLost>
+  /** Lets a paused machine run on. */
+  readonly resume: Effect.Effect<void, VmLost>
   /** Fails when the VM is lost; never succeeds. */
   readonly failure: Effect.Effect<never, VmLost>
   /** Ends the VM at once; done when the process's death is confirmed. */
@@ -213,6 +217,8 @@ const join = Effect.fnUntraced(function* (
     pid: machine.pid,
     isolation: isolationOf(shape),
     failure,
+    pause: Effect.asVoid(Effect.mapError(machine.commands({ execute: "stop" }), toLost)),
+    resume: Effect.asVoid(Effect.mapError(machine.commands({ execute: "cont" }), toLost)),
     destroy: machine.kill,
     greeting: channel.greeting.pipe(Effect.catch(explain)),
     open: (message, inputs) =>

@@ -4,6 +4,9 @@
  * @since 0.1.0
  */
 
+/** The admission of VMs against the host's memory and CPU. @since 0.1.0 */
+export * as Capacity from "./Capacity.ts"
+
 /** One piece of code run in a session: what is asked, what it gives, what is made of its end. @since 0.1.0 */
 export * as Execution from "./Execution.ts"
 
@@ -21,6 +24,9 @@ export * as Limits from "./Limits.ts"
 
 /** A program started by name in a session, with pipes or a terminal. @since 0.1.0 */
 export * as Process from "./Process.ts"
+
+/** Clones that are ready before anybody asks. @since 0.1.0 */
+export * as Pool from "./Pool.ts"
 
 /** What happened in one execution, as data. @since 0.1.0 */
 export * as Receipt from "./Receipt.ts"

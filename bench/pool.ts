@@ -1,0 +1,102 @@
+/** A run from a full pool against a run that restores, in each language; and what an idle clone costs. */
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Schedule from "effect/Schedule"
+import * as fs from "node:fs"
+import { Capacity } from "../src/Capacity.ts"
+import type { Language } from "../src/Execution.ts"
+import { Pool, Settings } from "../src/Pool.ts"
+import { Sandbox } from "../src/Sandbox.ts"
+import { type Measurement, repeat } from "./Measure.ts"
+
+const firsts: ReadonlyArray<readonly [Language, string]> = [
+  ["python", "print(1)"],
+  ["javascript", "console.log(1)"],
+  ["typescript", "const x: number = 1; console.log(x)"],
+  ["bash", "echo 1"]
+]
+
+/** Clones that are ready in the pool. */
+const size = 4
+const full = Pool.use((pool) => pool.stats).pipe(
+  Effect.repeat({ until: ([it]) => it?.ready === size, schedule: Schedule.spaced("20 millis") })
+)
+
+/** A sandbox whose pool this suite can look into. */
+const pooled = (options: { readonly size: number }) =>
+  Sandbox.layerOver.pipe(
+    Layer.provideMerge(Pool.layer),
+    Layer.provide(Capacity.layer),
+    Layer.provide(Layer.succeed(Settings, options))
+  )
+
+/** CPU ticks (10 ms) of this process's QEMUs so far, and their number. */
+const idle = (): { readonly ticks: number; readonly qemus: number; readonly privateMiB: number } => {
+  let ticks = 0
+  let qemus = 0
+  let privateMiB = 0
+  for (const name of fs.readdirSync("/proc")) {
+    if (!/^\d+$/.test(name)) continue
+    try {
+      const stat = /^\d+ \((.*)\) (.*)$/.exec(fs.readFileSync(`/proc/${name}/stat`, "utf8").trim())
+      const fields = stat?.[2]?.split(" ") ?? []
+      if (!stat?.[1]?.startsWith("qemu-system") || Number(fields[1]) !== process.pid) continue
+      ticks += Number(fields[11]) + Number(fields[12])
+      qemus++
+      const rss = /^RssAnon:\s*(\d+)/m.exec(fs.readFileSync(`/proc/${name}/status`, "utf8"))
+      privateMiB += Number(rss?.[1] ?? 0) / 1024
+    } catch {
+      // It ended in this moment.
+    }
+  }
+  return { ticks, qemus, privateMiB }
+}
+
+/** Rounds alternate, so that a drift of the machine meets both. The pool is full, and nothing else runs, before each claim. */
+export const measure = (times: number, options: { readonly idleSeconds: number }) =>
+  Effect.gen(function* () {
+    const sandbox = yield* Sandbox
+    const measurements: Array<Measurement> = []
+    for (const [language, code] of firsts) {
+      const restored: Array<number> = []
+      const claimed: Array<number> = []
+      const acquire: Array<number> = []
+      const handover: Array<number> = []
+      const without = yield* Sandbox.pipe(Effect.provide(pooled({ size: 0 })))
+      for (let n = 0; n < times; n++) {
+        yield* full
+        restored.push(...(yield* repeat(1, without.run({ language, code }))))
+        const { receipt } = yield* Effect.scoped(
+          Effect.gen(function* () {
+            const start = performance.now()
+            const session = yield* sandbox.session()
+            const result = yield* session.exec({ language, code })
+            claimed.push(performance.now() - start)
+            return result
+          })
+        )
+        if (receipt.startPath.kind !== "pool") return yield* Effect.die("not from the pool")
+        acquire.push(receipt.timing.acquireMs ?? 0)
+        handover.push(receipt.timing.handoverMs ?? 0)
+      }
+      const floor = `${language}: restore + run`
+      measurements.push({ suite: "pool", name: floor, samples: restored })
+      measurements.push({ suite: "pool", name: `${language}: claim + run`, samples: claimed, floor })
+      measurements.push({ suite: "pool", name: `${language}: of it claim`, samples: acquire })
+      measurements.push({ suite: "pool", name: `${language}: of it handover`, samples: handover })
+    }
+    if (process.platform === "linux") {
+      yield* full
+      const before = idle()
+      yield* Effect.sleep(options.idleSeconds * 1000)
+      const after = idle()
+      const percent = (after.ticks - before.ticks) / before.qemus / options.idleSeconds
+      yield* Effect.sync(() =>
+        console.log(
+          `idle clone: ${percent.toFixed(2)} % of a core over ${options.idleSeconds} s, ` +
+            `${(after.privateMiB / after.qemus).toFixed(0)} MiB of its own (${after.qemus} clones)`
+        )
+      )
+    }
+    return measurements
+  }).pipe(Effect.scoped, Effect.provide(pooled({ size })))

@@ -1,0 +1,190 @@
+/**
+ * Pool: clones that are ready before anybody asks, and the walk to a VM: a ready clone, else a place on the host and a
+ * restore, which builds the template if there is none.
+ *
+ * A pooled clone has its place in `Capacity`, has run a line in every interpreter and is paused, so that it costs memory and
+ * no CPU. It becomes somebody's at the claim: clock, entropy, identity, environment and limits are the claimer's. Used VMs
+ * never come back.
+ *
+ * @since 0.1.0
+ */
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Result from "effect/Result"
+import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import { Capacity } from "./Capacity.ts"
+import { decodeInput } from "./internal/decodeInput.ts"
+import * as PoolActor from "./internal/PoolActor.ts"
+import { warmUp } from "./internal/WarmUp.ts"
+import * as Limits from "./Limits.ts"
+import type { SandboxError } from "./SandboxError.ts"
+import { type Clone, machineMemoryMiB, Template } from "./Template.ts"
+
+const count = (minimum: number, maximum: number) =>
+  Schema.Int.check(Schema.isBetween({ minimum, maximum }, { expected: `a whole number from ${minimum} to ${maximum}` }))
+
+/**
+ * What is kept ready; what is absent has its default.
+ *
+ * - `size`: clones to keep ready for each memory size, 0 to 1,000, default 0: no pool.
+ * - `memoryMiB`: the memory limits (`Limits.memoryMiB`) to keep clones for, default only the default limit's 512. Limits that
+ *   need the same machine share a pool.
+ * - `maxParallelRestores`: clones made at once for each pool, 1 to 64, default 2.
+ * - `maxAgeMs`: how long a clone may wait until it is replaced, in ms, at least 1,000, default 600,000 (ten minutes).
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const PoolOptions = Schema.Struct({
+  size: Schema.optionalKey(count(0, 1000)),
+  memoryMiB: Schema.optionalKey(Schema.Array(Limits.Limits.fields.memoryMiB.schema)),
+  maxParallelRestores: Schema.optionalKey(count(1, 64)),
+  maxAgeMs: Schema.optionalKey(count(1000, Number.MAX_SAFE_INTEGER))
+})
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type PoolOptions = typeof PoolOptions.Type
+
+/**
+ * The options of `Pool.layer`.
+ *
+ * @since 0.1.0
+ * @category references
+ */
+export const Settings = Context.Reference<PoolOptions>("exec-sandbox/Pool/Settings", { defaultValue: () => ({}) })
+
+/**
+ * A pool at this moment. `memoryMiB` is the memory of its machines, `ready` and `making` count clones, `waiting` claims.
+ * `breaker` is `open` while nothing is made because it kept failing, `half-open` while one more is tried; `cause` is then
+ * the last failure, `null` otherwise.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface PoolStats {
+  readonly memoryMiB: number
+  readonly size: number
+  readonly ready: number
+  readonly making: number
+  readonly waiting: number
+  readonly breaker: "closed" | "open" | "half-open"
+  readonly cause: string | null
+}
+
+/** Failures in a row after which no more clones are made for a while, and how long the first while is. */
+const breakerAfter = 3
+const breakerMs = 10_000
+/**
+ * How long after a claim no clone is begun, in ms: most first runs are over by then. A restore takes both cores of a small
+ * host for longer than a warm run takes.
+ */
+const quietMs = 100
+
+/**
+ * Finds a VM by the fastest path there is.
+ *
+ * @since 0.1.0
+ * @category services
+ */
+export class Pool extends Context.Service<
+  Pool,
+  {
+    /**
+     * A clone for this memory limit (MiB) that `handover` has made the caller's; it lives as long as the scope. A pooled
+     * clone that does not take over is destroyed and a new one restored: nothing has run in it. `startPath` says which path
+     * it was, and why not a faster one.
+     */
+    readonly clone: <A>(
+      memoryMiB: number,
+      handover: (clone: Clone) => Effect.Effect<A, SandboxError>
+    ) => Effect.Effect<A, SandboxError, Scope.Scope>
+    /** Changes how many clones every pool keeps ready. */
+    readonly resize: (size: number) => Effect.Effect<void, SandboxError>
+    /** Every pool there is. */
+    readonly stats: Effect.Effect<ReadonlyArray<PoolStats>>
+  }
+>()("exec-sandbox/Pool") {
+  /** Pools as `Settings` says; the scope's end destroys all their clones. */
+  static readonly layer: Layer.Layer<Pool, SandboxError, Template | Capacity> = Layer.effect(
+    this,
+    Effect.gen(function* () {
+      const templates = yield* Template
+      const capacity = yield* Capacity
+      const given = yield* decodeInput(PoolOptions, "pool options")(yield* Settings)
+      const { maxAgeMs = 600_000, maxParallelRestores = 2, memoryMiB = [Limits.defaults.memoryMiB], size = 0 } = given
+
+      /** A restored clone in a place of its own, from which it goes when it is dead. */
+      const restore = Effect.fnUntraced(function* (limitMiB: number, spare: boolean, started: Effect.Effect<void>) {
+        const place = yield* capacity.reserve({ memoryMiB: machineMemoryMiB(limitMiB) }, { spare })
+        yield* started
+        const clone = yield* templates.clone(limitMiB)
+        place.usedBy(clone.vm.pid)
+        return clone
+      })
+
+      const pools = new Map<number, PoolActor.PoolActor<Clone>>()
+      if (size > 0) {
+        for (const limitMiB of memoryMiB) {
+          const machine = machineMemoryMiB(limitMiB)
+          if (pools.has(machine)) continue
+          const pool = yield* PoolActor.make({
+            settings: { size, maxParallel: maxParallelRestores, maxAgeMs, quietMs, breakerAfter, breakerMs },
+            create: (started) => Effect.tap(restore(limitMiB, true, started), ({ vm }) => warmUp(vm)),
+            death: ({ vm }) => Effect.catch(vm.failure, (error) => Effect.succeed(error.problem))
+          })
+          pools.set(machine, pool)
+          yield* capacity.onWaiting(pool.shed)
+        }
+      }
+
+      const clone = Effect.fn("Pool.clone")(function* <A>(
+        limitMiB: number,
+        handover: (clone: Clone) => Effect.Effect<A, SandboxError>
+      ): Effect.fn.Return<A, SandboxError, Scope.Scope> {
+        const pool = pools.get(machineMemoryMiB(limitMiB))
+        const answer = pool === undefined ? undefined : yield* pool.claim
+        let reason = pools.size === 0 ? "there is no pool" : "there is no pool for this memory size"
+        if (answer?._tag === "Given") {
+          const { clone } = answer
+          const took = yield* Effect.result(
+            Effect.andThen(
+              Effect.ignore(clone.vm.resume),
+              handover({ ...clone, startPath: { kind: "pool", missed: [] } })
+            )
+          )
+          if (Result.isSuccess(took)) return took.success
+          yield* answer.discard
+          reason = `its clone did not take over: ${took.failure.message}`
+        } else if (answer !== undefined) {
+          reason = answer.reason
+        }
+        const restored = yield* restore(limitMiB, false, Effect.void)
+        const missed = restored.startPath.missed.map((it) => (it.kind === "pool" ? { ...it, reason } : it))
+        return yield* handover({ ...restored, startPath: { ...restored.startPath, missed } })
+      })
+
+      return {
+        clone,
+        resize: Effect.fnUntraced(function* (size) {
+          const decoded = yield* decodeInput(PoolOptions, "pool options")({ size })
+          for (const pool of pools.values()) pool.resize(decoded.size ?? 0)
+        }),
+        stats: Effect.forEach(pools, ([memoryMiB, pool]) =>
+          Effect.map(pool.state, ({ breaker, state }) => ({
+            memoryMiB,
+            size: state.settings.size,
+            ready: state.ready.length,
+            making: state.making.length,
+            waiting: state.waiting.length,
+            breaker,
+            cause: breaker === "closed" ? null : state.cause
+          }))
+        )
+      }
+    })
+  )
+}

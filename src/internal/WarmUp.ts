@@ -1,0 +1,83 @@
+/**
+ * Makes a restored clone quick before anybody claims it: under a throw-away identity every interpreter really runs a line,
+ * which touches its memory and, under emulation, has its code translated. Then its time is stopped.
+ *
+ * The claimer's HELLO begins a new epoch, after which every interpreter is given fresh entropy before user code runs, as in a
+ * clone that was never warmed.
+ */
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import { Sub } from "../guest/Frame.ts"
+import { Evidence, type ExecOpen } from "../guest/Protocol.ts"
+import { defaults } from "../Limits.ts"
+import { BootFailed, fail, type SandboxError } from "../SandboxError.ts"
+import type { Vm, VmLost } from "../Vm.ts"
+
+/**
+ * One line each that leaves nothing behind and takes the way of most first lines: compile, run, write. Twice, with a HELLO in
+ * between, because the second time is the one that resembles a claim: the interpreters are reseeded warm.
+ */
+const lines: Readonly<Record<string, string>> = {
+  python: "print()",
+  javascript: "console.log()",
+  typescript: "console.log()",
+  bash: "echo"
+}
+const rounds = 2
+
+const bound = "60 seconds"
+
+const decodeEvidence = Schema.decodeUnknownOption(Evidence)
+
+const failed = (problem: string): SandboxError => fail(new BootFailed({ stage: "handover", problem, console: "" }))
+const lost = (error: VmLost): SandboxError => failed(error.problem)
+
+/** Runs a line and insists that it worked. */
+const runLine = Effect.fnUntraced(function* (vm: Vm, language: string, line: string) {
+  const bytes = Buffer.from(line)
+  const open: ExecOpen = {
+    method: "exec",
+    language,
+    codeBytes: bytes.length,
+    stdinBytes: 0,
+    env: {},
+    cwd: null,
+    timeoutMs: defaults.timeMs,
+    memoryBytes: null
+  }
+  const inputs = [
+    { sub: Sub.code, bytes },
+    { sub: Sub.stdin, bytes: new Uint8Array() }
+  ]
+  const stream = yield* Effect.mapError(vm.open(open, inputs), lost)
+  for (;;) {
+    const events = yield* Effect.catchTag(stream.takeAll, "VmLost", (error) => Effect.fail(lost(error)))
+    for (const event of events) {
+      if (event._tag === "Reset") return yield* failed(`${language} did not run: ${event.message}`)
+      if (event._tag !== "End") continue
+      const evidence = decodeEvidence(event.value)
+      if (Option.isSome(evidence) && evidence.value.exitCode === 0 && evidence.value.state === "kept") return
+      return yield* failed(`${language} did not run as it should`)
+    }
+  }
+}, Effect.scoped)
+
+/** Warms every interpreter of a clone and pauses it. */
+export const warmUp = Effect.fn("Pool.warmUp")(
+  function* (vm: Vm): Effect.fn.Return<void, SandboxError> {
+    for (let round = 0; round < rounds; round++) {
+      const { languages } = yield* vm.handover({ hostname: "pool", env: {}, limits: defaults })
+      for (const language of languages) {
+        const line = lines[language]
+        if (line === undefined) continue
+        yield* runLine(vm, language, line).pipe(
+          Effect.catchIf(Cause.isDone, () => Effect.fail(failed(`${language} ended without a result`)))
+        )
+      }
+    }
+    yield* Effect.mapError(vm.pause, lost)
+  },
+  Effect.timeoutOrElse({ duration: bound, orElse: () => Effect.fail(failed(`it was not warm after ${bound}`)) })
+)
