@@ -55,7 +55,7 @@ const main = Effect.gen(function* () {
     ...(yield* exec.measure(many(50, 300))),
     ...(yield* programs.measure(many(20, 100))),
     ...(yield* files.measure(many(20, 100))),
-    ...(yield* pool.measure(many(8, 30), { idleSeconds: 10 })),
+    ...(yield* pool.measure(many(5, 30), { idleSeconds: 10 })),
     ...(yield* cli.measure(many(5, 20)))
   ]
   yield* Effect.sync(() => console.log(table(measurements)))

@@ -17,7 +17,7 @@ const firsts: ReadonlyArray<readonly [Language, string]> = [
 ]
 
 /** Clones that are ready in the pool. */
-const size = 4
+const size = 2
 const full = Pool.use((pool) => pool.stats).pipe(
   Effect.repeat({ until: ([it]) => it?.ready === size, schedule: Schedule.spaced("20 millis") })
 )
@@ -25,8 +25,9 @@ const full = Pool.use((pool) => pool.stats).pipe(
 /** A sandbox whose pool this suite can look into. */
 const pooled = (options: { readonly size: number }) =>
   Sandbox.layerOver.pipe(
-    Layer.provideMerge(Pool.layer),
-    Layer.provide(Capacity.layer),
+    // Fresh: a layer is shared by reference, whatever its settings.
+    Layer.provideMerge(Layer.fresh(Pool.layer)),
+    Layer.provide(Layer.fresh(Capacity.layer)),
     Layer.provide(Layer.succeed(Settings, options))
   )
 
@@ -57,12 +58,12 @@ export const measure = (times: number, options: { readonly idleSeconds: number }
   Effect.gen(function* () {
     const sandbox = yield* Sandbox
     const measurements: Array<Measurement> = []
+    const without = yield* Sandbox.pipe(Effect.provide(pooled({ size: 0 }), { local: true }))
     for (const [language, code] of firsts) {
       const restored: Array<number> = []
       const claimed: Array<number> = []
       const acquire: Array<number> = []
       const handover: Array<number> = []
-      const without = yield* Sandbox.pipe(Effect.provide(pooled({ size: 0 })))
       for (let n = 0; n < times; n++) {
         yield* full
         restored.push(...(yield* repeat(1, without.run({ language, code }))))

@@ -130,7 +130,8 @@ export class Sandbox extends Context.Service<
 
   /** The same with clones kept ready; see `PoolOptions`. */
   static readonly layerPool = (options: PoolOptions): Layer.Layer<Sandbox, SandboxError> =>
-    this.layer.pipe(Layer.provide(Layer.succeed(PoolSettings, options)))
+    // Fresh: a layer is shared by reference, whatever its settings.
+    Layer.fresh(this.layer).pipe(Layer.provide(Layer.succeed(PoolSettings, options)))
 }
 
 /**

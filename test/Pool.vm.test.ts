@@ -198,6 +198,29 @@ describe("Pool", () => {
     60_000
   )
 
+  it.live(
+    "layerPool has its pool also beside a layer without one",
+    () =>
+      Effect.gen(function* () {
+        const run = Sandbox.use((it) => it.run({ language: "bash", code: "echo" }))
+        const [without, pooled] = yield* Effect.all([
+          Effect.map(Effect.provide(run, Sandbox.layer), (it) => it.receipt.startPath),
+          run.pipe(
+            Effect.repeat({
+              until: (it) => it.receipt.startPath.kind === "pool",
+              schedule: Schedule.spaced("20 millis")
+            }),
+            Effect.timeout("100 seconds"),
+            Effect.map((it) => it.receipt.startPath),
+            Effect.provide(Sandbox.layerPool({ size: 1 }))
+          )
+        ]).pipe(Effect.provide(Sandbox.layer))
+        assert.deepStrictEqual(without.missed[0], { kind: "pool", reason: "there is no pool" })
+        assert.deepStrictEqual(pooled, { kind: "pool", missed: [] })
+      }),
+    240_000
+  )
+
   it.live("options that make no sense are refused", () =>
     Effect.gen(function* () {
       const error = yield* Effect.flip(Effect.scoped(Layer.build(Sandbox.layerPool({ size: -1 }))))
