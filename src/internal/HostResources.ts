@@ -127,3 +127,7 @@ export const readHostResources = (root = "/"): HostResources => {
 /** The memory that a process has made its own so far, in MiB; 0 where that cannot be told, which counts it twice, not short. */
 export const privateMemoryMiB = (pid: number): number =>
   Math.floor((field(readText(`/proc/${pid}/status`), /^RssAnon:\s*(\d+) kB$/m) ?? 0) / 1024)
+
+/** How often a process's main thread has gone to sleep so far; `undefined` where that cannot be told. */
+export const wakeUps = (pid: number): number | undefined =>
+  field(readText(`/proc/${pid}/status`), /^voluntary_ctxt_switches:\s*(\d+)$/m)
