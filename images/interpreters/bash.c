@@ -373,6 +373,8 @@ static int run(char *text) {
     memcpy(end_of_run, top_level, sizeof end_of_run);
     parse_and_execute(text, dollar_vars[0], SEVAL_NONINT | SEVAL_NOHIST | SEVAL_NOHISTEXP | SEVAL_RESETLINE | SEVAL_NOOPTIMIZE);
   } else {
+    /* A child that bash gave no place of its own to jump to (the not-found hook under `set -e`): it must not serve. */
+    if (getpid() != serving) exit(last_command_exit_value);
     run_unwind_protects();
     reset_parser();
   }
