@@ -80,6 +80,8 @@ static atomic_bool running;               /* user code is being executed: SIGINT
 static char settle_only[] = "";           /* a message that is neither an execution nor an interrupt */
 static atomic_int interrupts, acknowledged;
 static uint32_t *async_stack_length;      /* Node's own count of nested asynchronous contexts */
+static struct pollfd vital[32];           /* Node's own descriptors: without them its event loop aborts, or sleeps for ever */
+static int vital_count;
 
 enum { MESSAGE = 4096 };  /* bytes that a FIFO takes or gives at once (PIPE_BUF) */
 enum { GRACE = 50 };  /* milliseconds for the event loop to take an interrupt, before the running JavaScript is stopped */
@@ -206,6 +208,18 @@ static void on_out_of_memory(const char *location, const void *details) {
   napi_value argument[n];    \
   napi_get_cb_info(env, info, &count, argument, NULL, NULL)
 
+static void note_vital_descriptors(void) {
+  for (int fd = 3; fd < 32; fd++)
+    if (fcntl(fd, F_GETFD) >= 0) vital[vital_count++] = (struct pollfd){fd, 0, 0};
+}
+
+/* User code has closed what Node cannot be without: better now, as Node itself would, than in the next execution. */
+static void check_vital_descriptors(void) {
+  poll(vital, vital_count, 0);
+  for (int i = 0; i < vital_count; i++)
+    if (vital[i].revents & POLLNVAL) abort();
+}
+
 /* listen(DIR, prepare, settle, interrupt, connection, dispatch, async hook fields, index of the stack's length in them) */
 static napi_value js_listen(napi_env env, napi_callback_info info) {
   ARGUMENTS(8);
@@ -220,6 +234,7 @@ static napi_value js_listen(napi_env env, napi_callback_info info) {
   napi_get_value_int32(env, argument[7], &index);
   async_stack_length = (uint32_t *)fields + index;
   v8_set_oom_handler(isolate, on_out_of_memory);
+  note_vital_descriptors();
   napi_create_string_utf8(env, "exec-sandbox", 12, &name);
   napi_create_threadsafe_function(env, NULL, NULL, name, 0, 1, NULL, NULL, NULL, on_message, &queue);
   sigfillset(&all);
@@ -242,7 +257,7 @@ static napi_value js_run(napi_env env, napi_callback_info info) {
   watch_sigint();
   atomic_store(&running, length > 0);
   if (queue) (length > 0 ? napi_unref_threadsafe_function : napi_ref_threadsafe_function)(env, queue);
-  if (length == 0) v8_cancel_terminate(isolate);
+  if (length == 0) v8_cancel_terminate(isolate), check_vital_descriptors();
   return NULL;
 }
 
