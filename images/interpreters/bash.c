@@ -40,21 +40,23 @@ typedef struct variable {
 typedef struct bucket_contents { struct bucket_contents *next; char *key; void *data; unsigned khash; int times_found; } BUCKET;
 struct builtin { char *name; int (*function)(WORD_LIST *); int flags; char *const *long_doc; const char *short_doc; char *handle; };
 
-enum { ATT_EXPORTED = 0x1, ATT_READONLY = 0x2, ATT_ARRAY = 0x4, ATT_ASSOC = 0x40, ATT_INVISIBLE = 0x1000 };
+enum { ATT_EXPORTED = 0x1, ATT_READONLY = 0x2, ATT_ARRAY = 0x4, ATT_ASSOC = 0x40, ATT_INVISIBLE = 0x1000, ATT_IMPORTED = 0x8000 };
 enum { SEVAL_NONINT = 0x1, SEVAL_NOHIST = 0x4, SEVAL_RESETLINE = 0x10, SEVAL_NOHISTEXP = 0x200, SEVAL_NOOPTIMIZE = 0x400 };
 enum { EXIT_TRAP = 0, EXITPROG = 3 /* jump code */ };
 
 extern sigjmp_buf top_level;
 extern int last_command_exit_value, last_command_exit_signal, parse_and_execute_level, variable_context, return_catch_flag, loop_level,
     breaking, continuing, funcnest, evalnest, sourcelevel, executing_list, indirection_level, executing_builtin, executing_command_builtin,
-    comsub_ignore_return, running_trap, read_but_dont_execute, startup_state, array_needs_making;
+    comsub_ignore_return, running_trap, read_but_dont_execute, startup_state, array_needs_making,
+    already_making_children;
 extern volatile sig_atomic_t interrupt_state;
-extern char *the_printed_command_except_trap, *the_current_working_directory, *trap_list[], *dollar_vars[];
+extern char *the_printed_command, *the_current_working_directory, *trap_list[], *dollar_vars[];
 extern time_t shell_start_time;
 extern void *invalid_env;
 
 extern int parse_and_execute(char *, const char *, int);
-extern void jump_to_top_level(int), run_unwind_protects(void), clear_unwind_protect_list(int), reset_parser(void), restore_default_signal(int);
+extern void jump_to_top_level(int), run_unwind_protects(void), clear_unwind_protect_list(int), reset_parser(void),
+    cleanup_the_pipeline(void), unfreeze_jobs_list(void), restore_default_signal(int);
 extern int __sigaction(int, const struct sigaction *, struct sigaction *); /* libc's own name for it */
 extern void termsig_sighandler(int), sigint_sighandler(int), sbrand(unsigned long), set_working_directory(char *);
 extern int signal_is_trapped(int), legal_identifier(const char *), unbind_variable(const char *);
@@ -208,7 +210,7 @@ static int not_found(const char *file, const char *line, const char *name) {
 
 /* `exit 127` written out: the user's own choice, whatever failed before. */
 static int typed_exit(void) {
-  const char *text = the_printed_command_except_trap;
+  const char *text = the_printed_command;
   if (!text || strncmp(text, "exit ", 5) != 0) return 0;
   return strspn(text + 5, "0123456789 ") == strlen(text + 5);
 }
@@ -247,7 +249,7 @@ static void set_variable(char *pair) {
     if (!invalid_env) invalid_env = hash_create(64);
     BUCKET *bucket = hash_insert(copy(pair), invalid_env, 0);
     variable = xmalloc(sizeof *variable);
-    *variable = (SHELL_VAR){copy(pair), copy(value), NULL, NULL, NULL, ATT_EXPORTED | ATT_INVISIBLE, 0};
+    *variable = (SHELL_VAR){copy(pair), copy(value), NULL, NULL, NULL, ATT_EXPORTED | ATT_IMPORTED, 0};
     bucket->data = variable;
   } else if (variable && variable->attributes & (ATT_READONLY | ATT_ARRAY | ATT_ASSOC)) {
     fprintf(stderr, "%s: %s: cannot be set for one execution\n", dollar_vars[0], pair);
@@ -377,6 +379,9 @@ static int run(char *text) {
     if (getpid() != serving) exit(last_command_exit_value);
     run_unwind_protects();
     reset_parser();
+    cleanup_the_pipeline(); /* half-built, it would be waited for by what runs next */
+    already_making_children = 0;
+    unfreeze_jobs_list();
   }
   parse_and_execute_level = 0;
   return code;
