@@ -807,6 +807,8 @@ process.exit = function exit(code) {
 /** The event loop has nothing left that could continue the execution: Node would end here. */
 function onIdle() {
   const execution = current
+  // process.exit in a callback: what was stopped may have been the last thing that kept the loop going.
+  if (execution?.exiting) return finish(execution)
   if (execution === null || execution.over) return
   execution.over = true
   if (!execution.settled) {
