@@ -6,6 +6,7 @@
  *
  * @since 0.1.0
  */
+import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type { Evidence } from "./guest/Protocol.ts"
 import { Limits } from "./Limits.ts"
@@ -13,13 +14,13 @@ import type { StopReason } from "./Receipt.ts"
 import {
   type ExitCode,
   type Exception,
-  type LimitExceeded,
-  type PermissionDenied,
+  LimitExceeded,
+  PermissionDenied,
   resultFields,
   type SandboxError,
   type Signal,
-  type TaskFailed,
-  type UnsupportedCommand
+  TaskFailed,
+  UnsupportedCommand
 } from "./SandboxError.ts"
 
 /**
@@ -116,12 +117,94 @@ export class Result extends Schema.Class<Result>("exec-sandbox/Execution/Result"
 }) {}
 
 /**
+ * Why a task has no `Result`: one of the four errors that are the task's own and carry all it did until then.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export type TaskError = PermissionDenied | UnsupportedCommand | LimitExceeded | TaskFailed
+
+/**
  * Why an execution has no `Result`: one of the five error channels.
  *
  * @since 0.1.0
  * @category errors
  */
-export type Failure = PermissionDenied | UnsupportedCommand | LimitExceeded | TaskFailed | SandboxError
+export type Failure = TaskError | SandboxError
+
+/**
+ * Whether an error is one of the four that a task ends with.
+ *
+ * @since 0.1.0
+ * @category guards
+ */
+export const isTaskError = (error: unknown): error is TaskError =>
+  error instanceof TaskFailed ||
+  error instanceof LimitExceeded ||
+  error instanceof PermissionDenied ||
+  error instanceof UnsupportedCommand
+
+/**
+ * An execution that ended, well or not, as a plain value: a result's own fields (`result` is `null` unless it succeeded),
+ * `outcome` to switch over, the exit code a shell would show (128 + n after a signal, `null` when there is none) and the
+ * error, `null` after a success.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export type Settled = Pick<Result, "stdout" | "stderr" | "bytes" | "receipt" | "result"> & {
+  readonly exitCode: number | null
+} & (
+    | { readonly outcome: "Success"; readonly error: null }
+    | { readonly outcome: "PermissionDenied"; readonly error: PermissionDenied }
+    | { readonly outcome: "UnsupportedCommand"; readonly error: UnsupportedCommand }
+    | { readonly outcome: "LimitExceeded"; readonly error: LimitExceeded }
+    | { readonly outcome: "TaskFailed"; readonly error: TaskFailed }
+  )
+
+/** The fields that results and task errors share. */
+const shared = ({ bytes, receipt, stderr, stdout }: Result | TaskError) => ({
+  stdout,
+  stderr,
+  bytes,
+  receipt,
+  exitCode: receipt.exitCode
+})
+
+const settled = (error: TaskError): Settled => {
+  const common = { ...shared(error), result: null }
+  switch (error._tag) {
+    case "PermissionDenied":
+      return { ...common, outcome: error._tag, error }
+    case "UnsupportedCommand":
+      return { ...common, outcome: error._tag, error }
+    case "LimitExceeded":
+      return { ...common, outcome: error._tag, error }
+    case "TaskFailed":
+      return { ...common, outcome: error._tag, error }
+  }
+}
+
+/**
+ * Gives how an execution ended as a value instead of an error, for callers who want to see an exit code. Whatever is not the
+ * task's own (`SandboxError`) stays an error: it says nothing about the task.
+ *
+ * @example
+ * ```ts
+ * const { exitCode, stdout } = yield* session.exec({ language: "bash", code: "grep -c x notes" }).pipe(Execution.settle)
+ * ```
+ *
+ * @since 0.1.0
+ * @category combinators
+ */
+export const settle = <E, R>(effect: Effect.Effect<Result, E, R>): Effect.Effect<Settled, Exclude<E, TaskError>, R> =>
+  effect.pipe(
+    Effect.map((done): Settled => ({ ...shared(done), result: done.result, outcome: "Success", error: null })),
+    Effect.catchIf(
+      (error): error is E & TaskError => isTaskError(error),
+      (error) => Effect.succeed(settled(error))
+    )
+  ) as Effect.Effect<Settled, Exclude<E, TaskError>, R>
 
 /**
  * What a running execution gives: bytes of stdout or stderr as they are written (each in its own order; a chunk may end

@@ -10,6 +10,7 @@ import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
@@ -21,7 +22,7 @@ import { Image } from "./Image.ts"
 import { decodeInput } from "./internal/decodeInput.ts"
 import { defaults, Limits } from "./Limits.ts"
 import { Pool, type PoolOptions, Settings as PoolSettings } from "./Pool.ts"
-import type { SandboxError } from "./SandboxError.ts"
+import { SandboxError } from "./SandboxError.ts"
 import * as Session from "./Session.ts"
 import { Template } from "./Template.ts"
 
@@ -162,6 +163,35 @@ export const session = (
   options?: SessionOptions
 ): Effect.Effect<Session.Session, SandboxError, Sandbox | Scope.Scope> =>
   Sandbox.use((sandbox) => sandbox.session(options))
+
+/**
+ * When `retrySafe` tries again: at most five more times, after 100 ms, 200 ms, 400 ms … up to 2 s, each varied by a fifth so
+ * that callers who failed together do not come back together.
+ *
+ * @since 0.1.0
+ * @category retrying
+ */
+export const retrySchedule: Schedule.Schedule<unknown> = Schedule.min([
+  Schedule.exponential("100 millis"),
+  Schedule.spaced("2 seconds")
+]).pipe(Schedule.jittered, Schedule.upTo({ times: 5 }))
+
+/**
+ * Tries again while it fails with a `SandboxError` that says `retry: "safe"`: the code certainly did not run. Every other
+ * failure, and the last one, is passed on. `schedule` replaces `retrySchedule`.
+ *
+ * @example
+ * ```ts
+ * const result = yield* Sandbox.run({ language: "python", code: "print(1)" }).pipe(Sandbox.retrySafe())
+ * ```
+ *
+ * @since 0.1.0
+ * @category retrying
+ */
+export const retrySafe =
+  (schedule: Schedule.Schedule<unknown> = retrySchedule) =>
+  <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+    Effect.retry(effect, { schedule, while: (error) => error instanceof SandboxError && error.retry === "safe" })
 
 /**
  * The sandbox of this host, with everything it needs.
