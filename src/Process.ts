@@ -266,21 +266,19 @@ export const run = Effect.fn("Process.run")(function* (
   holder: Attempt.Holder,
   given: Command,
   givenOptions: RunOptions = {}
-): Effect.fn.Return<Execution.Result, Execution.Failure> {
+): Effect.fn.Return<Execution.Result, Execution.Failure, Scope.Scope> {
   const command = yield* decodeCommand(given)
   const options = yield* decodeRun(givenOptions)
   const attempt = yield* begin(holder, command, options.limits, undefined)
   const stdin = options.stdin === undefined ? new Uint8Array() : Buffer.from(options.stdin as string)
-  return yield* Effect.gen(function* () {
-    const stream = yield* holder.vm
-      .open(openOf(command, options, attempt), [{ sub: Sub.stdin, bytes: stdin }])
-      .pipe(Effect.catch((error) => attempt.lost(error, false)))
-    const deadline = attempt.openedAt + (attempt.timeMs ?? 0) + Attempt.graceMs
-    const last = yield* Attempt.follow(attempt, stream, () => Effect.void, deadline)
-    if (last === undefined || "code" in last) return yield* attempt.refused(last, false)
-    return yield* attempt.conclude(Execution.classify(last), last)
-  }).pipe(Effect.scoped)
-})
+  const stream = yield* holder.vm
+    .open(openOf(command, options, attempt), [{ sub: Sub.stdin, bytes: stdin }])
+    .pipe(Effect.catch((error) => attempt.lost(error, false)))
+  const deadline = attempt.openedAt + (attempt.timeMs ?? 0) + Attempt.graceMs
+  const last = yield* Attempt.follow(attempt, stream, () => Effect.void, deadline)
+  if (last === undefined || "code" in last) return yield* attempt.refused(last, false)
+  return yield* attempt.conclude(Execution.classify(last), last)
+}, Effect.scoped)
 
 /** Starts a process in a session; see `Session.spawn`. */
 export const spawn = Effect.fn("Process.spawn")(function* (

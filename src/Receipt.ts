@@ -99,7 +99,7 @@ export type Isolation = typeof Isolation.Type
  * language, `acquireMs` the time to get the VM and `handoverMs` the time to make it unique (both `null` after the first
  * execution of a session), `executeMs` from the interpreter's start of the code to its end. `usage` comes from the guest's
  * cgroup counters and covers the interpreter's whole process tree. `filesChanged`, `egress` and `ports` are `null` while
- * they are not recorded.
+ * they are not recorded. A cancelled execution's end is not waited for, so its `state`, `exitCode` and `usage` are `null`.
  *
  * @since 0.1.0
  * @category models
@@ -135,7 +135,7 @@ export const Receipt = Schema.Struct({
   stopReason: StopReason,
   exitCode: Schema.NullOr(Schema.Int),
   signal: Schema.NullOr(Schema.String),
-  state: State,
+  state: Schema.NullOr(State),
   output: Schema.Struct({
     stdoutBytes: Schema.Finite,
     stderrBytes: Schema.Finite,

@@ -22,6 +22,7 @@ import { Image } from "./Image.ts"
 import { decodeInput } from "./internal/decodeInput.ts"
 import { defaults, Limits } from "./Limits.ts"
 import { Pool, type PoolOptions, Settings as PoolSettings } from "./Pool.ts"
+import { Receipts } from "./Receipts.ts"
 import { SandboxError } from "./SandboxError.ts"
 import * as Session from "./Session.ts"
 import { Template } from "./Template.ts"
@@ -73,6 +74,7 @@ export class Sandbox extends Context.Service<
     this,
     Effect.gen(function* () {
       const pool = yield* Pool
+      const receipts = yield* Receipts
 
       const session = Effect.fn("Sandbox.session")(function* (
         options: SessionOptions = {}
@@ -98,7 +100,8 @@ export class Sandbox extends Context.Service<
             handoverMs: ready - acquired,
             languages: hello.languages
           },
-          limits
+          limits,
+          receipts
         )
       })
 

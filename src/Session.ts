@@ -18,6 +18,7 @@ import { decodeInput } from "./internal/decodeInput.ts"
 import * as GuestFiles from "./internal/GuestFiles.ts"
 import type { Limits } from "./Limits.ts"
 import * as Process from "./Process.ts"
+import type { Publisher } from "./Receipts.ts"
 import type { SandboxError } from "./SandboxError.ts"
 import type { Vm } from "./Vm.ts"
 
@@ -72,13 +73,15 @@ export type Origin = Attempt.Origin
 export const make = Effect.fnUntraced(function* (
   vm: Vm,
   origin: Origin,
-  limits: Required<Limits>
+  limits: Required<Limits>,
+  receipts: Publisher
 ): Effect.fn.Return<Session, never, Scope.Scope> {
   const holder: Attempt.Holder = {
     id: `ses-${randomUUID().replaceAll("-", "").slice(0, 16)}`,
     vm,
     origin,
     limits,
+    receipts,
     sequence: 0,
     closed: undefined
   }

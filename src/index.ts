@@ -31,6 +31,9 @@ export * as Pool from "./Pool.ts"
 /** What happened in one execution, as data. @since 0.1.0 */
 export * as Receipt from "./Receipt.ts"
 
+/** Where the receipts of all executions go. @since 0.1.0 */
+export * as Receipts from "./Receipts.ts"
+
 /** The service that runs untrusted code. @since 0.1.0 */
 export * as Sandbox from "./Sandbox.ts"
 

@@ -9,6 +9,7 @@ import * as os from "node:os"
 import * as path from "node:path"
 import { fileURLToPath } from "node:url"
 import { defaults } from "../src/Limits.ts"
+import { Receipts } from "../src/Receipts.ts"
 import type { SandboxError } from "../src/SandboxError.ts"
 import * as Session from "../src/Session.ts"
 import * as Vm from "../src/Vm.ts"
@@ -80,7 +81,7 @@ const start = (mode: string) =>
     const it = yield* fake(mode)
     const vm = yield* Vm.restore(it.shape, it.template)
     yield* vm.handover(identity)
-    return { ...it, vm, session: yield* Session.make(vm, origin, defaults) }
+    return { ...it, vm, session: yield* Session.make(vm, origin, defaults, yield* Receipts) }
   })
 
 const reasonOf = (error: unknown): SandboxError["reason"] => {

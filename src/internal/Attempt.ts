@@ -7,12 +7,14 @@ import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
 import { randomUUID } from "node:crypto"
 import * as Execution from "../Execution.ts"
 import { Sub } from "../guest/Frame.ts"
 import { Evidence, Note, type Reset } from "../guest/Protocol.ts"
 import type { Limits } from "../Limits.ts"
 import type { Receipt, StartPath } from "../Receipt.ts"
+import type { Publisher } from "../Receipts.ts"
 import {
   fail,
   InvalidInput,
@@ -45,6 +47,7 @@ export interface Holder {
   readonly vm: Vm
   readonly origin: Origin
   readonly limits: Required<Limits>
+  readonly receipts: Publisher
   /** How many attempts there have been. */
   sequence: number
   /** Why nothing more runs in it, once it is closed. */
@@ -102,11 +105,14 @@ export const graceMs = 20_000
 
 const mebibyte = 1024 * 1024
 
-/** Begins an attempt, unless the session is closed or has not the memory that is asked for. */
+/**
+ * Begins an attempt, unless the session is closed or has not the memory that is asked for. One that has come to no end when
+ * the scope closes was cancelled.
+ */
 export const begin = Effect.fnUntraced(function* (
   holder: Holder,
   subject: Subject
-): Effect.fn.Return<Attempt, SandboxError> {
+): Effect.fn.Return<Attempt, SandboxError, Scope.Scope> {
   const { limits, origin, vm } = holder
   if (holder.closed !== undefined) {
     return yield* fail(new SessionClosed({ session: holder.id, problem: holder.closed }))
@@ -127,6 +133,7 @@ export const begin = Effect.fnUntraced(function* (
   const sequence = holder.sequence
   const openedAt = yield* Clock.currentTimeMillis
   let startedAt: number | undefined
+  let over = false
   const stdout = Output.make(allowed.outputBytes)
   const stderr = Output.make(allowed.outputBytes)
 
@@ -153,7 +160,7 @@ export const begin = Effect.fnUntraced(function* (
     stopReason: reason,
     exitCode: evidence?.exitCode ?? null,
     signal: evidence?.signal ?? null,
-    state: evidence?.state ?? "closed",
+    state: evidence === undefined ? (outcome === "Cancelled" ? null : "closed") : evidence.state,
     output: {
       stdoutBytes: stdout.total(),
       stderrBytes: stderr.total(),
@@ -171,11 +178,20 @@ export const begin = Effect.fnUntraced(function* (
     filesChanged: null
   })
 
+  /** The attempt's one receipt, published. */
+  const publish = (outcome: Receipt["outcome"], reason: Receipt["stopReason"], evidence: Evidence | undefined) =>
+    Effect.uninterruptible(
+      Effect.flatMap(Clock.currentTimeMillis, (now) => {
+        over = true
+        const receipt = write(now, outcome, reason, evidence)
+        return Effect.as(holder.receipts.publish(receipt), receipt)
+      })
+    )
+  yield* Effect.addFinalizer(() => (over ? Effect.void : publish("Cancelled", "cancelled", undefined)))
+
   const unknown = (problem: string) =>
-    Effect.flatMap(Clock.currentTimeMillis, (now) =>
-      Effect.fail(
-        fail(new OutcomeUnknown({ problem, receipt: write(now, "SandboxError", "sandbox-failure", undefined) }))
-      )
+    Effect.flatMap(publish("SandboxError", "sandbox-failure", undefined), (known) =>
+      Effect.fail(fail(new OutcomeUnknown({ problem, receipt: known })))
     )
 
   const conclude = Effect.fnUntraced(function* (outcome: Execution.Outcome, evidence: Evidence) {
@@ -183,7 +199,7 @@ export const begin = Effect.fnUntraced(function* (
       stdout: stdout.text(),
       stderr: stderr.text(),
       bytes: { stdout: stdout.bytes(), stderr: stderr.bytes() },
-      receipt: write(yield* Clock.currentTimeMillis, outcome._tag, Execution.stopReason(outcome), evidence)
+      receipt: yield* publish(outcome._tag, Execution.stopReason(outcome), evidence)
     }
     switch (outcome._tag) {
       case "Success":
@@ -218,11 +234,13 @@ export const begin = Effect.fnUntraced(function* (
     }),
     lost: Effect.fnUntraced(function* (error, handedOver) {
       holder.closed ??= error.problem
+      over = true
       if (error.violation) return yield* fail(new ProtocolError({ problem: error.problem }))
       if (!handedOver) return yield* fail(new NotStarted({ problem: error.problem }))
       return yield* unknown(error.problem)
     }),
     refused: Effect.fnUntraced(function* (reset, poisoned) {
+      over = true
       if (reset?.code === "invalid") {
         return yield* fail(
           new InvalidInput({ field: "request", problem: reset.message, expected: "what the guest accepts" })
@@ -238,7 +256,6 @@ export const begin = Effect.fnUntraced(function* (
     }),
     unsupported: (language) =>
       Effect.gen(function* () {
-        const now = yield* Clock.currentTimeMillis
         return yield* new UnsupportedCommand({
           kind: "language",
           name: language,
@@ -246,12 +263,13 @@ export const begin = Effect.fnUntraced(function* (
           stdout: "",
           stderr: "",
           bytes: { stdout: new Uint8Array(), stderr: new Uint8Array() },
-          receipt: write(now, "UnsupportedCommand", "unsupported", noEvidence)
+          receipt: yield* publish("UnsupportedCommand", "unsupported", noEvidence)
         })
       }),
     evidence: Effect.fnUntraced(function* (value) {
       const evidence = decodeEvidence(value)
       if (Option.isSome(evidence)) return evidence.value
+      over = true
       yield* vm.destroy
       holder.closed ??= "its guest broke the protocol"
       return yield* fail(new ProtocolError({ problem: "evidence that is not understood" }))

@@ -1,0 +1,168 @@
+/** Where receipts go: kept in memory, or a journal that several writers and crashes cannot spoil. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Stream from "effect/Stream"
+import { execFile } from "node:child_process"
+import * as fs from "node:fs"
+import * as os from "node:os"
+import * as path from "node:path"
+import { fileURLToPath } from "node:url"
+import { promisify } from "node:util"
+import * as Receipts from "../src/Receipts.ts"
+import { receipt } from "./support/receipts.ts"
+
+const directory = Effect.acquireRelease(
+  Effect.sync(() => fs.mkdtempSync(path.join(os.tmpdir(), "exec-sandbox-receipts-"))),
+  (it) => Effect.sync(() => fs.rmSync(it, { recursive: true }))
+)
+const journal = Effect.map(directory, (it) => path.join(it, "receipts.jsonl"))
+
+const publish = (...sequences: ReadonlyArray<number>) =>
+  Effect.flatMap(Receipts.Receipts, (it) =>
+    Effect.forEach(sequences, (sequence) => it.publish(receipt({ sequence })), { discard: true })
+  )
+
+const line = (sequence: number) => JSON.stringify(receipt({ sequence }))
+
+const readAll = (file: string) =>
+  Effect.gen(function* () {
+    const damaged: Array<Receipts.Damaged> = []
+    const receipts = yield* Receipts.read(file, {
+      onDamaged: (it) => Effect.sync(() => void damaged.push(it))
+    }).pipe(Stream.runCollect)
+    return { sequences: receipts.map((it) => it.sequence), damaged }
+  })
+
+describe("layerMemory", () => {
+  it.effect("keeps the last ones, oldest first, and counts all", () =>
+    Effect.gen(function* () {
+      const memory = yield* Receipts.Memory
+      yield* publish(1, 2)
+      assert.deepStrictEqual(
+        (yield* memory.all).map((it) => it.sequence),
+        [1, 2]
+      )
+      yield* publish(3, 4, 5)
+      assert.deepStrictEqual(
+        (yield* memory.all).map((it) => it.sequence),
+        [3, 4, 5]
+      )
+      assert.strictEqual(yield* memory.count, 5)
+    }).pipe(Effect.provide(Receipts.layerMemory({ capacity: 3 })))
+  )
+
+  it.effect("is nowhere without a layer, and with layerNone", () =>
+    Effect.gen(function* () {
+      yield* publish(1)
+      yield* Effect.provide(publish(1), Receipts.layerNone)
+    })
+  )
+})
+
+describe("layerFile", () => {
+  it.effect("writes one line of JSON for each, and appends to what is there", () =>
+    Effect.gen(function* () {
+      const file = yield* journal
+      yield* Effect.provide(publish(1, 2), Receipts.layerFile(file))
+      yield* Effect.provide(publish(3), Receipts.layerFile(file))
+      const lines = fs.readFileSync(file, "utf8").split("\n")
+      assert.deepStrictEqual(
+        lines.map((line) => (line === "" ? null : JSON.parse(line).sequence)),
+        [1, 2, 3, null]
+      )
+      assert.strictEqual(fs.statSync(file).mode & 0o777, 0o600)
+      assert.deepStrictEqual(yield* readAll(file), { sequences: [1, 2, 3], damaged: [] })
+    })
+  )
+
+  it.effect("ends a line that a crashed writer left torn, at every place it could be torn at", () =>
+    Effect.gen(function* () {
+      const home = yield* directory
+      const whole = `${JSON.stringify(receipt({ sequence: 1 }))}\n`
+      for (const length of [1, 2, 100, whole.length - 2, whole.length - 1]) {
+        const file = path.join(home, `${length}`)
+        fs.writeFileSync(file, whole + whole.slice(0, length))
+        yield* Effect.provide(publish(2, 3), Receipts.layerFile(file))
+        // Only the newline is missing of the last one: nothing of it is lost.
+        const kept = length === whole.length - 1 ? [1, 1, 2, 3] : [1, 2, 3]
+        const { damaged, sequences } = yield* readAll(file)
+        assert.deepStrictEqual(sequences, kept)
+        assert.deepStrictEqual(damaged, kept.length === 4 ? [] : [{ line: 2, bytes: length }])
+      }
+    })
+  )
+
+  it.effect("loses and mixes no line of several processes that write at once", () =>
+    Effect.gen(function* () {
+      const file = yield* journal
+      const writer = fileURLToPath(new URL("./support/writeReceipts.ts", import.meta.url))
+      const run = promisify(execFile)
+      yield* Effect.forEach(
+        [0, 1, 2],
+        (n) => Effect.promise(() => run(process.execPath, [writer, file, `${n * 1000}`, "200"])),
+        { concurrency: "unbounded" }
+      )
+      const { damaged, sequences } = yield* readAll(file)
+      assert.deepStrictEqual(damaged, [])
+      const expected = [0, 1, 2].flatMap((n) => Array.from({ length: 200 }, (_, i) => n * 1000 + i))
+      assert.deepStrictEqual(
+        [...sequences].sort((a, b) => a - b),
+        expected
+      )
+    })
+  )
+
+  it.effect("refuses what is no regular file, and what cannot be written, with a typed error", () =>
+    Effect.gen(function* () {
+      const home = yield* directory
+      yield* Effect.promise(() => promisify(execFile)("mkfifo", [path.join(home, "fifo")]))
+      fs.writeFileSync(path.join(home, "plain"), "")
+      const refusals = [
+        [home, "EISDIR"],
+        [path.join(home, "none", "x"), "ENOENT"],
+        [path.join(home, "plain", "x"), "ENOTDIR"],
+        [path.join(home, "fifo"), "EINVAL"],
+        ["/dev/null", "EINVAL"],
+        ["a\0b", "ERR_INVALID_ARG_VALUE"]
+      ] as const
+      for (const [file, code] of refusals) {
+        const error = yield* Effect.flip(Effect.provide(publish(1), Receipts.layerFile(file)))
+        assert.deepStrictEqual([error._tag, error.path, error.code], ["JournalUnusable", file, code])
+        assert.include(error.message, "cannot be used")
+      }
+    })
+  )
+})
+
+describe("read", () => {
+  it.effect("skips and counts what is no receipt, however long, and takes a last line without newline", () =>
+    Effect.gen(function* () {
+      const file = yield* journal
+      const lines = [line(1), "{}", "", "\xff", "x".repeat(3_000_000), line(2).slice(0, 90), line(3)]
+      fs.writeFileSync(file, Buffer.from(lines.join("\n"), "latin1"))
+      assert.deepStrictEqual(yield* readAll(file), {
+        sequences: [1, 3],
+        damaged: [
+          { line: 2, bytes: 2 },
+          { line: 4, bytes: 1 },
+          { line: 5, bytes: 3_000_000 },
+          { line: 6, bytes: 90 }
+        ]
+      })
+      assert.deepStrictEqual((yield* Receipts.read(file).pipe(Stream.take(1), Stream.runCollect)).length, 1)
+    })
+  )
+
+  it.effect("fails with a typed error where there is nothing to read", () =>
+    Effect.gen(function* () {
+      const home = yield* directory
+      for (const [file, code] of [
+        [home, "EINVAL"],
+        [path.join(home, "none"), "ENOENT"]
+      ] as const) {
+        const error = yield* Effect.flip(Stream.runCollect(Receipts.read(file)))
+        assert.deepStrictEqual([error._tag, error.code], ["JournalUnusable", code])
+      }
+    })
+  )
+})
