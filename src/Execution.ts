@@ -8,6 +8,7 @@
  */
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
 import type { Evidence } from "./guest/Protocol.ts"
 import { Limits } from "./Limits.ts"
 import type { StopReason } from "./Receipt.ts"
@@ -217,6 +218,55 @@ export type Event =
   | { readonly _tag: "Stdout"; readonly bytes: Uint8Array }
   | { readonly _tag: "Stderr"; readonly bytes: Uint8Array }
   | { readonly _tag: "Done"; readonly result: Result }
+
+/**
+ * An `Event` with its output as text.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export type TextEvent =
+  | { readonly _tag: "Stdout"; readonly text: string }
+  | { readonly _tag: "Stderr"; readonly text: string }
+  | { readonly _tag: "Done"; readonly result: Result }
+
+/**
+ * Reads the bytes of a stream of events as UTF-8, stdout and stderr each for itself: a character is never split, whatever
+ * chunks it came in, and bytes that are no UTF-8 become U+FFFD. No event has an empty text. What is left of an unfinished
+ * character at the end comes before the result, or before the error.
+ *
+ * @example
+ * ```ts
+ * session.stream(request).pipe(Execution.text, Stream.runForEach((event) => Console.log(event)))
+ * ```
+ *
+ * @since 0.1.0
+ * @category combinators
+ */
+export const text = <E, R>(events: Stream.Stream<Event, E, R>): Stream.Stream<TextEvent, E, R> =>
+  Stream.suspend(() => {
+    const decoders = { Stdout: new TextDecoder("utf-8", keepMark), Stderr: new TextDecoder("utf-8", keepMark) }
+    const chunk = (_tag: "Stdout" | "Stderr", bytes?: Uint8Array): ReadonlyArray<TextEvent> => {
+      const decoded = bytes === undefined ? decoders[_tag].decode() : decoders[_tag].decode(bytes, { stream: true })
+      return decoded === "" ? [] : [{ _tag, text: decoded }]
+    }
+    const rest = () => [...chunk("Stdout"), ...chunk("Stderr")]
+    return events.pipe(
+      Stream.map((event): ReadonlyArray<TextEvent> =>
+        event._tag === "Done" ? [...rest(), event] : chunk(event._tag, event.bytes)
+      ),
+      Stream.flattenIterable,
+      Stream.catch((error) =>
+        Stream.concat(
+          Stream.suspend(() => Stream.fromIterable(rest())),
+          Stream.fail(error)
+        )
+      )
+    )
+  })
+
+/** A byte order mark is a character like any other. */
+const keepMark = { ignoreBOM: true }
 
 /**
  * The outcome that evidence stands for, before output and receipt are added.
