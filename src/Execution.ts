@@ -153,7 +153,7 @@ export const isTaskError = (error: unknown): error is TaskError =>
  * @since 0.1.0
  * @category models
  */
-export type Settled = Pick<Result, "stdout" | "stderr" | "bytes" | "receipt" | "result"> & {
+export type Settled = Pick<Result, "stdout" | "stderr" | "bytes" | "outputFiles" | "receipt" | "result"> & {
   readonly exitCode: number | null
 } & (
     | { readonly outcome: "Success"; readonly error: null }
@@ -164,10 +164,11 @@ export type Settled = Pick<Result, "stdout" | "stderr" | "bytes" | "receipt" | "
   )
 
 /** The fields that results and task errors share. */
-const shared = ({ bytes, receipt, stderr, stdout }: Result | TaskError) => ({
+const shared = ({ bytes, outputFiles, receipt, stderr, stdout }: Result | TaskError) => ({
   stdout,
   stderr,
   bytes,
+  outputFiles,
   receipt,
   exitCode: receipt.exitCode
 })
@@ -353,6 +354,8 @@ export const classify = (evidence: Evidence): Outcome => {
     if (errno !== null && full.has(errno)) {
       return limit(hit("disk") ?? { limit: "disk", allowed: null, observed: null })
     }
+    const fileSize = errno === "EFBIG" ? hit("file-size") : undefined
+    if (fileSize !== undefined) return limit(fileSize)
   }
   const processes = hit("processes")
   if (
@@ -375,6 +378,9 @@ export const classify = (evidence: Evidence): Outcome => {
   if (exception === null && command !== undefined && status[command.kind].some((it) => it === exitCode)) {
     return fromCommand(command)
   }
+  // Of a program that failed to write there is only its status, and what the kernel says about the disk.
+  const storage = hit("file-size") ?? hit("disk")
+  if (storage !== undefined && (exception === null || exception.type === "CalledProcessError")) return limit(storage)
   if (exception !== null) {
     const { message, traceback, type } = exception
     return { _tag: "TaskFailed", reason: { _tag: "Exception", type, message, traceback } }
@@ -401,6 +407,7 @@ export const stopReason = (outcome: Outcome): StopReason => {
     case "TaskFailed":
       return "failed"
     case "LimitExceeded":
-      return outcome.limit === "processes" ? "process-limit" : `${outcome.limit}-limit`
+      if (outcome.limit === "processes") return "process-limit"
+      return outcome.limit === "file-size" ? "disk-limit" : `${outcome.limit}-limit`
   }
 }

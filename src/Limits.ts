@@ -11,16 +11,28 @@ const between = (minimum: number, maximum: number, unit: string) =>
     Schema.isBetween({ minimum, maximum }, { expected: `a whole number of ${unit} from ${minimum} to ${maximum}` })
   )
 
+/** The size of the guest's scratch disk, MiB. */
+const wholeDisk = 8192
+
 /**
  * The limits a caller may set; what is absent has its default.
  *
  * - `timeMs`: wall clock of one execution in ms, 1 to 86,400,000 (a day), default 30,000. At the limit the process tree
- *   gets SIGINT, one second later SIGKILL.
+ *   gets SIGINT, one second later SIGKILL. `LimitExceeded{time}`, in ms.
  * - `memoryMiB`: memory of each interpreter with its children in MiB, 128 to 65,536, default 512. Enforced by the guest's
- *   cgroup. A session's value fixes the size of its VM; an execution may only lower it.
- * - `outputBytes`: bytes kept of stdout and of stderr, each, 0 to 67,108,864, default 1,048,576. What is longer keeps its
- *   head and tail; the receipt counts every byte.
+ *   cgroup. A session's value fixes the size of its VM; an execution may only lower it. `LimitExceeded{memory}`, in bytes.
+ * - `outputBytes`: bytes kept of stdout and of stderr, each, 0 to 67,108,864, default 1,048,576; the receipt counts every
+ *   byte. `output` says what becomes of more.
+ * - `output`: `truncate` (the default) keeps head and tail, half of `outputBytes` each, and `exec` has the guest keep what
+ *   follows the head in a file, see `outputFiles` of a result. `fail` ends the process tree as the time limit does:
+ *   `LimitExceeded{output}`, in bytes, of the longer output.
  * - `processes`: processes and threads of each interpreter with its children, 16 to 4,096, default 256.
+ *   `LimitExceeded{processes}`, a count, when the task failed after the kernel refused it one.
+ * - `fileSizeMiB`: the largest file that may be written, in MiB, 1 to 8,192, default 8,192 (as large as the disk). The
+ *   kernel refuses more (EFBIG, or SIGXFSZ, which ends bash with its state). `LimitExceeded{file-size}`, in bytes.
+ * - `diskMiB`: what a session may write to the guest's disk, in MiB, 16 to 8,192, default 8,192 (all of the disk). It is the
+ *   session's: an execution cannot have its own. `LimitExceeded{disk}`, in bytes, when an exception says that the disk is
+ *   full, or when the task that filled it failed.
  *
  * @since 0.1.0
  * @category models
@@ -29,7 +41,10 @@ export const Limits = Schema.Struct({
   timeMs: Schema.optionalKey(between(1, 86_400_000, "ms")),
   memoryMiB: Schema.optionalKey(between(128, 65_536, "MiB")),
   outputBytes: Schema.optionalKey(between(0, 64 * 1024 * 1024, "bytes")),
-  processes: Schema.optionalKey(between(16, 4096, "processes"))
+  output: Schema.optionalKey(Schema.Literals(["truncate", "fail"])),
+  processes: Schema.optionalKey(between(16, 4096, "processes")),
+  fileSizeMiB: Schema.optionalKey(between(1, wholeDisk, "MiB")),
+  diskMiB: Schema.optionalKey(between(16, wholeDisk, "MiB"))
 })
 /**
  * @since 0.1.0
@@ -43,4 +58,12 @@ export type Limits = typeof Limits.Type
  * @since 0.1.0
  * @category constants
  */
-export const defaults: Required<Limits> = { timeMs: 30_000, memoryMiB: 512, outputBytes: 1024 * 1024, processes: 256 }
+export const defaults: Required<Limits> = {
+  timeMs: 30_000,
+  memoryMiB: 512,
+  outputBytes: 1024 * 1024,
+  output: "truncate",
+  processes: 256,
+  fileSizeMiB: wholeDisk,
+  diskMiB: wholeDisk
+}

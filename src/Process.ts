@@ -244,7 +244,8 @@ const openOf = (command: Command, options: SpawnOptions | RunOptions, attempt: A
   pty: "pty" in options ? options.pty : null,
   timeoutMs: attempt.timeMs,
   memoryBytes: attempt.ownMemoryBytes,
-  processes: attempt.ownProcesses
+  processes: attempt.ownProcesses,
+  fileSizeBytes: attempt.fileSizeBytes
 })
 
 const begin = (

@@ -12,7 +12,9 @@ import { Receipt } from "./Receipt.ts"
 
 /**
  * What every finished execution has, failed or not: `stdout` and `stderr` as text (bytes that are not UTF-8 become
- * U+FFFD), the same as exact `bytes`, and the receipt.
+ * U+FFFD), the same as exact `bytes`, and the receipt. `outputFiles`: where in the guest everything is that follows the kept
+ * head (the first half of `outputBytes`, rounded up) of an output longer than `outputBytes`; `null` for one that is not, or
+ * that the disk had no room for. The files last as long as the session, unless its code removes them.
  *
  * @since 0.1.0
  * @category models
@@ -21,6 +23,7 @@ export const resultFields = {
   stdout: Schema.String,
   stderr: Schema.String,
   bytes: Schema.Struct({ stdout: Schema.Uint8Array, stderr: Schema.Uint8Array }),
+  outputFiles: Schema.Struct({ stdout: Schema.NullOr(Schema.String), stderr: Schema.NullOr(Schema.String) }),
   receipt: Receipt
 }
 
@@ -72,18 +75,19 @@ const unitOf = {
   memory: "bytes",
   output: "bytes",
   disk: "bytes",
+  "file-size": "bytes",
   processes: "processes"
 } as const
 
 /**
- * A limit was hit. `allowed` and `observed` are in ms for `time`, in bytes for `memory`, `output` and `disk`, a count for
- * `processes`; either is `null` when it is not known. `stdout` and `stderr` hold what was written until then.
+ * A limit was hit. `allowed` and `observed` are in ms for `time`, in bytes for `memory`, `output`, `disk` and `file-size`, a
+ * count for `processes`; either is `null` when it is not known. `stdout` and `stderr` hold what was written until then.
  *
  * @since 0.1.0
  * @category errors
  */
 export class LimitExceeded extends Schema.TaggedError<LimitExceeded>()("LimitExceeded", {
-  limit: Schema.Literals(["time", "memory", "output", "disk", "processes"]),
+  limit: Schema.Literals(["time", "memory", "output", "disk", "processes", "file-size"]),
   allowed: Schema.NullOr(Schema.Finite),
   observed: Schema.NullOr(Schema.Finite),
   ...resultFields

@@ -94,7 +94,8 @@ export const make = Effect.fnUntraced(function* (
 
   const execute = Effect.fn("Session.exec")(function* (
     input: Execution.Request,
-    emit: (event: Execution.Event) => Effect.Effect<void>
+    emit: (event: Execution.Event) => Effect.Effect<void>,
+    keep: boolean
   ): Effect.fn.Return<Execution.Result, Execution.Failure, Scope.Scope> {
     const request = yield* decodeRequest(input)
     const code = Buffer.from(request.code)
@@ -114,7 +115,12 @@ export const make = Effect.fnUntraced(function* (
       env: request.env ?? {},
       cwd: request.cwd ?? null,
       timeoutMs: attempt.timeMs,
-      memoryBytes: attempt.ownMemoryBytes
+      memoryBytes: attempt.ownMemoryBytes,
+      processes: attempt.ownProcesses,
+      fileSizeBytes: attempt.fileSizeBytes,
+      outputBytes: attempt.outputBytes,
+      outputFail: attempt.outputFails,
+      keep: keep && !attempt.outputFails
     }
     const stream = yield* vm
       .open(open, [
@@ -150,12 +156,12 @@ export const make = Effect.fnUntraced(function* (
     id: holder.id,
     spawn: (command, options) => Process.spawn(holder, command, options),
     run: (command, options) => Process.run(holder, command, options),
-    exec: (request) => execute(request, () => Effect.void),
+    exec: (request) => execute(request, () => Effect.void, true),
     files,
     stream: (request) =>
       Stream.callback<Execution.Event, Execution.Failure>(
         (queue) =>
-          execute(request, (event) => Effect.asVoid(Queue.offer(queue, event))).pipe(
+          execute(request, (event) => Effect.asVoid(Queue.offer(queue, event)), false).pipe(
             Effect.andThen(Queue.end(queue)),
             Effect.catchCause((cause) => Queue.failCause(queue, cause))
           ),

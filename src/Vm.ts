@@ -19,6 +19,7 @@ import { pipeline } from "node:stream"
 import * as Channel from "./guest/Channel.ts"
 import { type GuestHello, type Hello, portName, protocol } from "./guest/Protocol.ts"
 import type { Host, Qemu } from "./Host.ts"
+import { diskShare } from "./internal/diskShare.ts"
 import { isStale, temporaryName } from "./internal/Temporary.ts"
 import { defaults, type Limits } from "./Limits.ts"
 import { commandLine, Fd, type Input } from "./qemu/CommandLine.ts"
@@ -257,7 +258,9 @@ const handover = Effect.fnUntraced(function* (
       env: identity.env,
       limits: {
         memoryBytes: identity.limits.memoryMiB * 1024 * 1024,
-        processes: identity.limits.processes
+        processes: identity.limits.processes,
+        diskBytes: diskShare(identity.limits.diskMiB),
+        fileSizeBytes: diskShare(identity.limits.fileSizeMiB)
       }
     })
     .pipe(

@@ -33,6 +33,8 @@ const raised = (exception: Partial<ExceptionEvidence>, rest: Partial<Evidence> =
 })
 const time = { limit: "time", allowed: 1000, observed: 1003 } as const
 const memory = { limit: "memory", allowed: 100, observed: 100 } as const
+const disk = { limit: "disk", allowed: 4096, observed: 4096 } as const
+const fileSize = { limit: "file-size", allowed: 1024, observed: 1024 } as const
 const processes = { limit: "processes", allowed: 64, observed: 64 } as const
 const command = (kind: Evidence["commands"][number]["kind"], exitCode: number): Evidence => ({
   ...nothing,
@@ -121,6 +123,56 @@ const cases: ReadonlyArray<readonly [string, Evidence, Partial<Outcome> & { read
       "memory-limit"
     ],
     ["a full disk", raised({ errno: "ENOSPC" }), { _tag: "LimitExceeded", limit: "disk" }, "disk-limit"],
+    [
+      "a full disk of which the guest says how full",
+      raised({ errno: "ENOSPC" }, { limits: [disk] }),
+      { _tag: "LimitExceeded", limit: "disk", allowed: 4096, observed: 4096 },
+      "disk-limit"
+    ],
+    [
+      "a command that failed having filled the disk",
+      { ...nothing, exitCode: 1, limits: [disk] },
+      { _tag: "LimitExceeded", limit: "disk", allowed: 4096, observed: 4096 },
+      "disk-limit"
+    ],
+    [
+      "a child of Python that failed having filled the disk",
+      raised({ type: "CalledProcessError" }, { limits: [disk] }),
+      { _tag: "LimitExceeded", limit: "disk" },
+      "disk-limit"
+    ],
+    [
+      "an exception of its own on a full disk",
+      raised({ type: "ValueError" }, { limits: [disk] }),
+      { _tag: "TaskFailed" },
+      "failed"
+    ],
+    ["a good end on a full disk", { ...nothing, limits: [disk] }, { _tag: "Success" }, "completed"],
+    [
+      "a missing command on a full disk",
+      { ...command("not-found", 127), limits: [disk] },
+      { _tag: "UnsupportedCommand" },
+      "unsupported"
+    ],
+    [
+      "a file that became too large",
+      raised({ errno: "EFBIG" }, { limits: [fileSize] }),
+      { _tag: "LimitExceeded", limit: "file-size", allowed: 1024, observed: 1024 },
+      "disk-limit"
+    ],
+    ["a file that no limit of ours stopped", raised({ errno: "EFBIG" }), { _tag: "TaskFailed" }, "failed"],
+    [
+      "SIGXFSZ at the limit",
+      { ...nothing, exitCode: 153, signal: "SIGXFSZ", state: "reset", limits: [fileSize] },
+      { _tag: "LimitExceeded", limit: "file-size" },
+      "disk-limit"
+    ],
+    [
+      "SIGXFSZ without a limit",
+      { ...nothing, exitCode: 153, signal: "SIGXFSZ", state: "reset" },
+      { _tag: "TaskFailed", reason: { _tag: "Signal", signal: "SIGXFSZ" } },
+      "failed"
+    ],
     ["a full quota", raised({ errno: "EDQUOT" }), { _tag: "LimitExceeded", limit: "disk" }, "disk-limit"],
     [
       "fork refused at the process limit",

@@ -67,7 +67,8 @@ const receipt: Receipt = {
   ports: null,
   filesChanged: null
 }
-const ran = { stdout: "o\n", stderr: "e\n", bytes: { stdout: Buffer.from("o\n"), stderr: Buffer.from("e\n") }, receipt }
+const bytes = { stdout: Buffer.from("o\n"), stderr: Buffer.from("e\n") }
+const ran = { stdout: "o\n", stderr: "e\n", bytes, outputFiles: { stdout: null, stderr: null }, receipt }
 const noFile = new PermissionDenied({
   operation: "file",
   target: "/etc/shadow",
@@ -247,7 +248,7 @@ describe("ending", () => {
 })
 
 describe("json", () => {
-  const { bytes: _, receipt: __, ...texts } = ran
+  const { bytes: _, outputFiles: __, receipt: ___, ...texts } = ran
 
   it("of a result is the receipt with the output and the value", () => {
     const result = new Result({ ...ran, result: { repr: "2", json: 2 } })

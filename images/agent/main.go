@@ -66,9 +66,13 @@ func serve() error {
 	if err := boot.Prioritise(); err != nil {
 		return err
 	}
+	disk := &run.Disk{Root: boot.Scratch}
+	sandbox.Disk = disk
 	runner, err := run.New(run.Config{
 		Directory:    "/run/exec-sandbox",
 		Spill:        "/var/lib/exec-sandbox",
+		Outputs:      "/var/lib/exec-sandbox/output",
+		Disk:         disk,
 		User:         user,
 		Interpreters: run.Installed(run.Interpreters),
 		Reaper:       reaper,

@@ -218,9 +218,10 @@ static int typed_exit(void) {
 /* Tells the agent how the execution ended; in a file where a message has no room for it. */
 static void conclude(const char *number, int status, int typed) {
   char text[20200], line[MESSAGE];
+  int too_large = status == 128 + SIGXFSZ && last_command_exit_signal == SIGXFSZ; /* the command that decided the status */
   char *command = status == 126 || status == 127 ? read_file(in(current, "command"), NULL) : NULL;
-  int length = snprintf(text, sizeof text, "{\"exitCode\":%d,\"exception\":null,\"commands\":[%s],\"result\":null}", status,
-                        command && !typed ? command : "");
+  int length = snprintf(text, sizeof text, "{\"exitCode\":%d,\"exception\":null,\"commands\":[%s],\"result\":null%s}", status,
+                        command && !typed ? command : "", too_large ? ",\"tooLarge\":true" : "");
   if (command) xfree(command);
   unlink(in(current, "command"));
   int fits = length < MESSAGE - 64;

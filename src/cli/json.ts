@@ -7,8 +7,8 @@ const encode = Schema.encodeSync(
   Schema.toCodecJson(Schema.Union([PermissionDenied, UnsupportedCommand, LimitExceeded, TaskFailed, SandboxError]))
 )
 
-/** Fields that stand beside the error, or, as bytes do, nowhere. */
-const elsewhere = new Set(["stdout", "stderr", "bytes", "receipt"])
+/** Fields that stand beside the error, or nowhere: bytes, and files of a machine that is gone. */
+const elsewhere = new Set(["stdout", "stderr", "bytes", "outputFiles", "receipt"])
 
 /** An error or reason as data: `tag`, and its own fields. */
 const described = (value: Schema.Json): Schema.Json => {

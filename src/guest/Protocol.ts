@@ -24,7 +24,13 @@ export interface Hello {
   /** 32 hex digits. */
   readonly machineId: string
   readonly env: Readonly<Record<string, string>>
-  readonly limits: { readonly memoryBytes: number; readonly processes: number }
+  /** Of the last two, 0 is no limit but the disk. */
+  readonly limits: {
+    readonly memoryBytes: number
+    readonly processes: number
+    readonly diskBytes: number
+    readonly fileSizeBytes: number
+  }
 }
 
 /** The guest's HELLO. `acknowledged` is absent in the greeting a guest sends at boot. */
@@ -57,6 +63,14 @@ export interface ExecOpen {
   readonly cwd: string | null
   readonly timeoutMs: number | null
   readonly memoryBytes: number | null
+  readonly processes: number | null
+  /** 0 is no limit. */
+  readonly fileSizeBytes: number
+  readonly outputBytes: number
+  /** More than `outputBytes` ends the execution. */
+  readonly outputFail: boolean
+  /** More than `outputBytes` is kept in files of the guest. */
+  readonly keep: boolean
 }
 
 /** OPEN of a process: `argv` or `shell`. Its stdin follows as DATA. */
@@ -71,6 +85,8 @@ export interface SpawnOpen {
   readonly timeoutMs: number | null
   readonly memoryBytes: number | null
   readonly processes: number | null
+  /** 0 is no limit. */
+  readonly fileSizeBytes: number
 }
 
 const Text = Schema.String.check(Schema.isMaxLength(256 * 1024))
@@ -99,7 +115,7 @@ export const Evidence = Schema.Struct({
   ),
   limits: Schema.Array(
     Schema.Struct({
-      limit: Schema.Literals(["time", "memory", "processes", "disk"]),
+      limit: Schema.Literals(["time", "memory", "processes", "disk", "file-size"]),
       allowed: Schema.NullOr(Schema.Finite),
       observed: Schema.NullOr(Schema.Finite)
     })
@@ -110,7 +126,8 @@ export const Evidence = Schema.Struct({
     cpuMs: Schema.NullOr(Schema.Finite),
     peakMemoryBytes: Schema.NullOr(Schema.Finite),
     wallMs: Schema.NullOr(Schema.Finite)
-  })
+  }),
+  rest: Schema.optionalKey(Schema.Struct({ stdout: Schema.NullOr(Text), stderr: Schema.NullOr(Text) }))
 })
 export type Evidence = typeof Evidence.Type
 

@@ -29,6 +29,7 @@ import {
   UnsupportedCommand
 } from "../SandboxError.ts"
 import { type Vm, VmLost, type VmStream } from "../Vm.ts"
+import { diskShare } from "./diskShare.ts"
 import * as Output from "./Output.ts"
 
 /** Where a session's VM came from, for its receipts. Times in ms. */
@@ -70,6 +71,10 @@ export interface Attempt {
   readonly ownMemoryBytes: number | null
   readonly timeMs: number | null
   readonly ownProcesses: number | null
+  /** 0 is no limit. */
+  readonly fileSizeBytes: number
+  readonly outputBytes: number
+  readonly outputFails: boolean
   readonly stdout: Output.Output
   readonly stderr: Output.Output
   /** It has begun; only the first time counts. */
@@ -124,6 +129,15 @@ export const begin = Effect.fnUntraced(function* (
         field: "limits.memoryMiB",
         problem: `got ${allowed.memoryMiB}`,
         expected: `at most the session's ${limits.memoryMiB}`
+      })
+    )
+  }
+  if (allowed.diskMiB !== limits.diskMiB) {
+    return yield* fail(
+      new InvalidInput({
+        field: "limits.diskMiB",
+        problem: `got ${allowed.diskMiB}`,
+        expected: `the session's ${limits.diskMiB}, because its executions share one disk`
       })
     )
   }
@@ -194,11 +208,22 @@ export const begin = Effect.fnUntraced(function* (
       Effect.fail(fail(new OutcomeUnknown({ problem, receipt: known })))
     )
 
-  const conclude = Effect.fnUntraced(function* (outcome: Execution.Outcome, evidence: Evidence) {
+  const outputFails = allowed.output === "fail"
+  /** The guest ends what writes too much; that it was too much is for us to say. */
+  const overflowing = (outcome: Execution.Outcome): Execution.Outcome => {
+    const observed = Math.max(stdout.total(), stderr.total())
+    return !outputFails || observed <= allowed.outputBytes || outcome._tag === "LimitExceeded"
+      ? outcome
+      : { _tag: "LimitExceeded", limit: "output", allowed: allowed.outputBytes, observed }
+  }
+
+  const conclude = Effect.fnUntraced(function* (given: Execution.Outcome, evidence: Evidence) {
+    const outcome = overflowing(given)
     const common = {
       stdout: stdout.text(),
       stderr: stderr.text(),
       bytes: { stdout: stdout.bytes(), stderr: stderr.bytes() },
+      outputFiles: evidence.rest ?? noFiles,
       receipt: yield* publish(outcome._tag, Execution.stopReason(outcome), evidence)
     }
     switch (outcome._tag) {
@@ -225,6 +250,9 @@ export const begin = Effect.fnUntraced(function* (
     ),
     ownMemoryBytes: allowed.memoryMiB === limits.memoryMiB ? null : memoryBytes,
     timeMs,
+    fileSizeBytes: diskShare(allowed.fileSizeMiB),
+    outputBytes: allowed.outputBytes,
+    outputFails,
     ownProcesses: allowed.processes === limits.processes ? null : allowed.processes,
     stdout,
     stderr,
@@ -263,6 +291,7 @@ export const begin = Effect.fnUntraced(function* (
           stdout: "",
           stderr: "",
           bytes: { stdout: new Uint8Array(), stderr: new Uint8Array() },
+          outputFiles: noFiles,
           receipt: yield* publish("UnsupportedCommand", "unsupported", noEvidence)
         })
       }),
@@ -315,6 +344,8 @@ export const follow = Effect.fnUntraced(function* (
     }
   }
 })
+
+const noFiles = { stdout: null, stderr: null }
 
 /** What is known of an attempt that never reached the guest. */
 const noEvidence: Evidence = {

@@ -46,7 +46,12 @@ const runLine = Effect.fnUntraced(function* (vm: Vm, language: string, line: str
     env: {},
     cwd: null,
     timeoutMs: defaults.timeMs,
-    memoryBytes: null
+    memoryBytes: null,
+    processes: null,
+    fileSizeBytes: 0,
+    outputBytes: 0,
+    outputFail: false,
+    keep: false
   }
   const inputs = [
     { sub: Sub.code, bytes },

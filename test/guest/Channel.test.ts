@@ -29,7 +29,7 @@ const hello: Hello = {
   hostname: "h",
   machineId: "m",
   env: {},
-  limits: { memoryBytes: 1, processes: 1 }
+  limits: { memoryBytes: 1, processes: 1, diskBytes: 0, fileSizeBytes: 0 }
 }
 const guestHello: GuestHello = { protocol: 1, ready: true, languages: ["python"], kernel: "6", agent: "1" }
 

@@ -35,5 +35,6 @@ export const fields = (changes: Partial<Receipt> = {}) => ({
   stdout: "out",
   stderr: "err",
   bytes: { stdout: new TextEncoder().encode("out"), stderr: new TextEncoder().encode("err") },
+  outputFiles: { stdout: null, stderr: null },
   receipt: receipt(changes)
 })

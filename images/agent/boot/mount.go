@@ -50,6 +50,9 @@ func (m mount) do() error {
 	return nil
 }
 
+// Scratch is the top directory of the scratch disk, open.
+var Scratch = -1
+
 // mountRoot builds the root: the image below, the scratch disk above it.
 func mountRoot() error {
 	root, err := findDisk("root", "vda", deviceWait)
@@ -79,7 +82,10 @@ func mountRoot() error {
 	if err := overlay.do(); err != nil {
 		return err
 	}
-	// The overlay holds on to both; nobody needs to reach them past it.
+	if Scratch, err = unix.Open("/scratch", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return fmt.Errorf("opening the scratch disk: %w", err)
+	}
+	// The overlay holds on to both; nobody but us needs to reach them past it.
 	for _, layer := range []string{"/lower", "/scratch"} {
 		if err := unix.Unmount(layer, unix.MNT_DETACH); err != nil {
 			return fmt.Errorf("detaching %s: %w", layer, err)

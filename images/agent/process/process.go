@@ -153,7 +153,7 @@ func (p *process) start() error {
 	launch := run.Launch{
 		Name: "process-" + strconv.FormatUint(s.count.Add(1), 10), User: user, Argv: r.Argv, Cwd: user.Home, Env: env,
 		Files: files, Terminal: r.Pty != nil,
-		MemoryBytes: session.MemoryBytes, Processes: session.Processes,
+		MemoryBytes: session.MemoryBytes, Processes: session.Processes, FileSizeBytes: session.FileSizeBytes,
 	}
 	if r.Cwd != nil {
 		launch.Cwd = *r.Cwd
@@ -163,6 +163,9 @@ func (p *process) start() error {
 	}
 	if r.Processes != nil {
 		launch.Processes = *r.Processes
+	}
+	if r.FileSizeBytes != nil {
+		launch.FileSizeBytes = *r.FileSizeBytes
 	}
 	p.program, err = s.Sandbox.Launch(s.Reaper, launch)
 	if err != nil {

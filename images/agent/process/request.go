@@ -23,6 +23,8 @@ type request struct {
 	TimeoutMs   *int64            `json:"timeoutMs"`
 	MemoryBytes *int64            `json:"memoryBytes"`
 	Processes   *int              `json:"processes"`
+
+	FileSizeBytes *int64 `json:"fileSizeBytes"` // 0 = no limit
 }
 
 // size of a terminal, in characters.

@@ -24,6 +24,8 @@ type Sandbox struct {
 	root string
 	user User
 	max  int64
+
+	Disk *Disk // what its programs write to
 }
 
 // NewSandbox makes it below the mounted cgroup2 hierarchy.
@@ -58,6 +60,7 @@ type cgroup struct {
 	sandbox *Sandbox
 	memory  int64 // limit, 0 = the sandbox's
 	tasks   int
+	file    int64 // the largest file that a process may write, 0 = any
 
 	// Kept open: they are read around every execution.
 	cpuStat, memoryPeak, memoryEvents, pidsEvents int
@@ -132,6 +135,20 @@ func (g *cgroup) limit(memoryBytes int64, processes int) error {
 		g.tasks = processes
 	}
 	return nil
+}
+
+func (g *cgroup) limitFiles(bytes int64) {
+	if bytes == g.file {
+		return
+	}
+	limit := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	if bytes > 0 {
+		limit = unix.Rlimit{Cur: uint64(bytes), Max: uint64(bytes)}
+	}
+	for _, pid := range g.members() {
+		_ = unix.Prlimit(pid, unix.RLIMIT_FSIZE, &limit, nil) // one that is gone needs none
+	}
+	g.file = bytes
 }
 
 func (g *cgroup) begin() {

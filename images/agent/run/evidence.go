@@ -21,6 +21,15 @@ type evidence struct {
 	State     string          `json:"state"`
 	Result    json.RawMessage `json:"result"`
 	Usage     usage           `json:"usage"`
+	Rest      *rest           `json:"rest,omitempty"`
+
+	tooLarge bool // the interpreter saw a file grow beyond its limit
+}
+
+// rest names the files with what the host does not keep of the outputs.
+type rest struct {
+	Stdout *string `json:"stdout"`
+	Stderr *string `json:"stderr"`
 }
 
 // limitHit is a limit that was met: milliseconds, bytes or a count.
@@ -49,11 +58,12 @@ func parseEvidence(text []byte) (*evidence, error) {
 		Exception json.RawMessage `json:"exception"`
 		Commands  json.RawMessage `json:"commands"`
 		Result    json.RawMessage `json:"result"`
+		TooLarge  bool            `json:"tooLarge"`
 	}
 	if err := json.Unmarshal(text, &said); err != nil {
 		return nil, fmt.Errorf("reading the evidence: %w", err)
 	}
-	e := &evidence{ExitCode: said.ExitCode, Exception: said.Exception, Commands: said.Commands, Result: said.Result}
+	e := &evidence{ExitCode: said.ExitCode, Exception: said.Exception, Commands: said.Commands, Result: said.Result, tooLarge: said.TooLarge}
 	e.fill()
 	return e, nil
 }
@@ -124,6 +134,33 @@ func (e *evidence) count(before, after counters) {
 	}
 	if before.tasksAtMax >= 0 && after.tasksAtMax > before.tasksAtMax {
 		e.Limits = append(e.Limits, limitHit{"processes", after.maxTasks, after.maxTasks})
+	}
+}
+
+// storage adds the limits that writing met. A full disk is held against a task
+// only when an exception says so, or when this task filled it and failed.
+func (e *evidence) storage(d *Disk, fileSize int64, wasFull bool) {
+	var exception struct {
+		Errno *string `json:"errno"`
+		Path  *string `json:"path"`
+	}
+	_ = json.Unmarshal(e.Exception, &exception)
+	errno := ""
+	if exception.Errno != nil {
+		errno = *exception.Errno
+	}
+	if fileSize > 0 && (errno == "EFBIG" || e.tooLarge || e.Signal != nil && *e.Signal == "SIGXFSZ") {
+		// The kernel let it have exactly so much.
+		e.Limits = append(e.Limits, limitHit{"file-size", fileSize, fileSize})
+	}
+	switch {
+	case errno == "ENOSPC" || errno == "EDQUOT":
+		if allowed, used, ok := d.spaceWhere(exception.Path); ok {
+			e.Limits = append(e.Limits, limitHit{"disk", allowed, used})
+		}
+	case e.ExitCode != nil && *e.ExitCode != 0 && !wasFull && d.isFull():
+		allowed, used, _ := d.space()
+		e.Limits = append(e.Limits, limitHit{"disk", allowed, used})
 	}
 }
 

@@ -24,6 +24,12 @@ type Request struct {
 	Cwd         *string           `json:"cwd"`
 	TimeoutMs   *int64            `json:"timeoutMs"`
 	MemoryBytes *int64            `json:"memoryBytes"`
+	Processes   *int              `json:"processes"`
+
+	FileSizeBytes *int64 `json:"fileSizeBytes"` // 0 = no limit
+	OutputBytes   *int64 `json:"outputBytes"`   // of each output
+	OutputFail    bool   `json:"outputFail"`    // more than that ends it
+	Keep          bool   `json:"keep"`          // more than that goes to a file
 }
 
 // ParseRequest reads OPEN's payload.
@@ -55,10 +61,14 @@ func (r *Request) check() error {
 	}{
 		{"codeBytes", r.CodeBytes, 0}, {"stdinBytes", r.StdinBytes, 0},
 		{"timeoutMs", r.TimeoutMs, 1}, {"memoryBytes", r.MemoryBytes, 1},
+		{"fileSizeBytes", r.FileSizeBytes, 0}, {"outputBytes", r.OutputBytes, 0},
 	} {
 		if n.value != nil && *n.value < n.least {
 			return fmt.Errorf("%s cannot be %d", n.name, *n.value)
 		}
+	}
+	if r.Processes != nil && *r.Processes < 1 {
+		return fmt.Errorf("processes cannot be %d", *r.Processes)
 	}
 	if r.CodeBytes != nil && *r.CodeBytes > maxCode {
 		return fmt.Errorf("the code has %d bytes, more than %d", *r.CodeBytes, maxCode)
@@ -90,6 +100,9 @@ type execution struct {
 	timer       *time.Timer // its next time limit
 	quiet       *time.Timer // the end of its quiet beginning
 	before      counters
+	fileSize    int64 // its limit, bytes; 0 = none
+	wasFull     bool  // the disk, at its beginning
+	kept        [2]*overflow
 
 	mu        sync.Mutex
 	arrived   []piece
@@ -218,6 +231,16 @@ func (e *execution) timeout() time.Duration {
 		return 0
 	}
 	return time.Duration(*e.request.TimeoutMs) * time.Millisecond
+}
+
+// rest says where what the host does not keep of its outputs is; mostly there
+// is nothing.
+func (e *execution) rest() *rest {
+	r := &rest{e.kept[0].end(), e.kept[1].end()}
+	if r.Stdout == nil && r.Stderr == nil {
+		return nil
+	}
+	return r
 }
 
 func (e *execution) stopTimers() {

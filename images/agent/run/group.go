@@ -9,6 +9,8 @@ type group interface {
 	command(argv []string) []string
 	// limit sets what the processes may use together; 0 is no limit of its own.
 	limit(memoryBytes int64, processes int) error
+	// limitFiles sets how large a file each process may write; 0 is no limit.
+	limitFiles(bytes int64)
 	// begin starts the counting of an execution.
 	begin()
 	// counters are read at an execution's end.

@@ -243,12 +243,20 @@ func (i *interpreter) fill(e *execution) error {
 func (i *interpreter) begin(e *execution) {
 	p, session := i.process, i.runner.current()
 	i.current, i.running, i.slot = e, i.slot, nil
-	i.running.stdout.direct(func(payload []byte) { e.stream.Send(channel.Stdout, payload) })
-	i.running.stderr.direct(func(payload []byte) { e.stream.Send(channel.Stderr, payload) })
+	i.direct(e, i.running)
 	memory := session.MemoryBytes
 	if e.request.MemoryBytes != nil {
 		memory = *e.request.MemoryBytes
 	}
+	processes := session.Processes
+	if e.request.Processes != nil {
+		processes = *e.request.Processes
+	}
+	e.fileSize = session.FileSizeBytes
+	if e.request.FileSizeBytes != nil {
+		e.fileSize = *e.request.FileSizeBytes
+	}
+	e.wasFull = i.runner.config.Disk.isFull()
 	// Lowering the limit below what is in use ends the interpreter; that is a
 	// limit met by this execution, so counting starts before.
 	e.ordered, e.beganBoot = time.Now(), bootClock()
@@ -271,7 +279,10 @@ func (i *interpreter) begin(e *execution) {
 	}
 	line, err := i.order(s, e.code)
 	if err == nil {
-		err = p.group.limit(memory, session.Processes)
+		err = p.group.limit(memory, processes)
+	}
+	if err == nil {
+		p.group.limitFiles(e.fileSize)
 	}
 	if err == nil {
 		err = p.order(line)
@@ -416,9 +427,11 @@ func (i *interpreter) done(said string) {
 	}
 	if err == nil {
 		report.measure(e, e.before, after)
+		report.storage(i.runner.config.Disk, e.fileSize, e.wasFull)
 	}
 	e.noteStarted()
 	i.handOver(e, s)
+	report.Rest = e.rest()
 	report.State = "kept"
 	if i.lost {
 		report.State = "reset"
@@ -430,7 +443,7 @@ func (i *interpreter) done(said string) {
 	}
 	i.current, i.running, i.lost = nil, nil, false
 	runtime.Gosched() // the answer leaves before we tidy up
-	if e.request.MemoryBytes != nil {
+	if e.request.MemoryBytes != nil || e.request.Processes != nil {
 		session := i.runner.current()
 		_ = p.group.limit(session.MemoryBytes, session.Processes)
 	}

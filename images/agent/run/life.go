@@ -89,6 +89,7 @@ func (i *interpreter) fellWith(e *execution, p *process, status syscall.WaitStat
 	if i.failure != "" {
 		// Nothing that it wrote may be trusted, nor seen.
 		e.stream.Reset("failed", i.failure)
+		e.rest()
 		return
 	}
 	report := &evidence{}
@@ -101,8 +102,10 @@ func (i *interpreter) fellWith(e *execution, p *process, status syscall.WaitStat
 	report.measure(e, e.before, p.group.counters())
 	report.fill()
 	report.State = "reset"
+	report.storage(i.runner.config.Disk, e.fileSize, e.wasFull)
 	e.noteStarted()
 	i.handOver(e, s)
+	report.Rest = e.rest()
 	e.stream.End(report)
 }
 

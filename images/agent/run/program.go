@@ -25,6 +25,8 @@ type Launch struct {
 	Terminal    bool              // stdin is its controlling terminal
 	MemoryBytes int64
 	Processes   int
+
+	FileSizeBytes int64
 }
 
 // Program is one program of a caller's with all that it starts, in a cgroup of
@@ -37,6 +39,10 @@ type Program struct {
 	report *os.File
 	before counters
 	began  time.Time
+
+	disk     *Disk
+	fileSize int64
+	wasFull  bool
 }
 
 // Evidence is END's payload.
@@ -47,7 +53,7 @@ func (r *Runner) Session() Session { return *r.current() }
 
 // Launch starts a program.
 func (s *Sandbox) Launch(reaper *Reaper, l Launch) (p *Program, err error) {
-	p = &Program{began: time.Now()}
+	p = &Program{began: time.Now(), disk: s.Disk, fileSize: l.FileSizeBytes, wasFull: s.Disk.isFull()}
 	if p.group, err = s.group(l.Name); err != nil {
 		return nil, err
 	}
@@ -82,6 +88,10 @@ func (s *Sandbox) Launch(reaper *Reaper, l Launch) (p *Program, err error) {
 	if err != nil {
 		_ = p.report.Close()
 		return nil, err
+	}
+	if l.FileSizeBytes > 0 { // it is still in our own step, far from being the program
+		limit := unix.Rlimit{Cur: uint64(l.FileSizeBytes), Max: uint64(l.FileSizeBytes)}
+		_ = unix.Prlimit(p.PID, unix.RLIMIT_FSIZE, &limit, nil)
 	}
 	return p, nil
 }
@@ -122,6 +132,7 @@ func (p *Program) Evidence(status syscall.WaitStatus, timeout *time.Duration) *E
 		e.Limits = append(e.Limits, limitHit{"time", timeout.Milliseconds(), int64(e.Usage.WallMs)})
 	}
 	e.count(p.before, p.group.counters())
+	e.storage(p.disk, p.fileSize, p.wasFull)
 	e.fill()
 	return e
 }

@@ -46,6 +46,7 @@ func (p *plain) command(argv []string) []string {
 	return append([]string{"/bin/sh", "-c", `echo $$ >"$0"; exec "$@"`, p.pid}, argv...)
 }
 func (p *plain) limit(int64, int) error      { return nil }
+func (p *plain) limitFiles(int64)            {}
 func (p *plain) begin()                      {}
 func (p *plain) sweep(float64, float64, int) {}
 func (p *plain) kill()                       { p.signal(syscall.SIGKILL) }

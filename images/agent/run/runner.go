@@ -19,7 +19,10 @@ type Session struct {
 	Env         map[string]string
 	MemoryBytes int64 // for each interpreter; 0 = as much as there is
 	Processes   int   // for each interpreter; 0 = any number
+	DiskBytes   int64 // for all together; 0 = as much as there is
 	Secret      []byte
+
+	FileSizeBytes int64 // for each file; 0 = any size
 
 	generation uint64
 }
@@ -28,6 +31,8 @@ type Session struct {
 type Config struct {
 	Directory    string // where interpreters have their directories
 	Spill        string // where large inputs lie, on the disk
+	Outputs      string // where the rest of long outputs lies, on the disk
+	Disk         *Disk
 	User         User
 	Interpreters []Interpreter
 	Reaper       *Reaper
@@ -40,6 +45,7 @@ type Config struct {
 type Runner struct {
 	config       Config
 	null, errors int
+	outputs      int // the directory, open
 	interpreters map[string]*interpreter
 	background   background
 	ended        sync.WaitGroup
@@ -61,6 +67,12 @@ func New(config Config) (*Runner, error) {
 	if r.null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 		return nil, fmt.Errorf("opening /dev/null: %w", err)
 	}
+	r.outputs = -1
+	if config.Outputs != "" {
+		if err := r.openOutputs(); err != nil {
+			return nil, err
+		}
+	}
 	r.errors = r.null
 	if config.Debug {
 		if fd, err := unix.Open("/dev/console", unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOCTTY, 0); err == nil {
@@ -68,6 +80,22 @@ func New(config Config) (*Runner, error) {
 		}
 	}
 	return r, nil
+}
+
+// openOutputs makes the directory for the rest of long outputs. Its files are
+// the user's to remove.
+func (r *Runner) openOutputs() (err error) {
+	if err := os.MkdirAll(r.config.Outputs, 0o755); err != nil {
+		return fmt.Errorf("making %s: %w", r.config.Outputs, err)
+	}
+	r.outputs, err = unix.Open(r.config.Outputs, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("opening %s: %w", r.config.Outputs, err)
+	}
+	if err := unix.Fchown(r.outputs, r.config.User.UID, r.config.User.GID); err != nil {
+		return fmt.Errorf("handing over %s: %w", r.config.Outputs, err)
+	}
+	return nil
 }
 
 // Attach names the channel on which background output leaves.
@@ -125,6 +153,9 @@ func (r *Runner) Greet(s Session) error {
 	s.generation = r.session.generation + 1
 	r.session = &s
 	r.mu.Unlock()
+	if err := r.config.Disk.Reserve(s.DiskBytes); err != nil {
+		return err
+	}
 	return r.each(2*time.Second, func(i *interpreter) error {
 		if i.process == nil {
 			return nil // its next life starts with them

@@ -24,6 +24,8 @@ type hello struct {
 	env         map[string]string
 	memoryBytes int64
 	processes   int
+	diskBytes   int64
+	fileSize    int64
 }
 
 func parseHello(payload []byte) (*hello, error) {
@@ -38,6 +40,8 @@ func parseHello(payload []byte) (*hello, error) {
 		Limits    struct {
 			MemoryBytes int64 `json:"memoryBytes"`
 			Processes   int   `json:"processes"`
+			DiskBytes   int64 `json:"diskBytes"`
+			FileSize    int64 `json:"fileSizeBytes"`
 		} `json:"limits"`
 	}
 	if err := json.Unmarshal(payload, &raw); err != nil {
@@ -65,7 +69,7 @@ func parseHello(payload []byte) (*hello, error) {
 			return nil, fmt.Errorf("environment variable %q", name)
 		}
 	}
-	if raw.Limits.MemoryBytes < 0 || raw.Limits.Processes < 0 {
+	if l := raw.Limits; l.MemoryBytes < 0 || l.Processes < 0 || l.DiskBytes < 0 || l.FileSize < 0 {
 		return nil, errors.New("a negative limit")
 	}
 	return &hello{
@@ -77,6 +81,8 @@ func parseHello(payload []byte) (*hello, error) {
 		env:         raw.Env,
 		memoryBytes: raw.Limits.MemoryBytes,
 		processes:   raw.Limits.Processes,
+		diskBytes:   raw.Limits.DiskBytes,
+		fileSize:    raw.Limits.FileSize,
 	}, nil
 }
 

@@ -71,7 +71,10 @@ func (s *Session) Hello(payload []byte) (any, error) {
 		Env:         h.env,
 		MemoryBytes: h.memoryBytes,
 		Processes:   h.processes,
+		DiskBytes:   h.diskBytes,
 		Secret:      h.entropy,
+
+		FileSizeBytes: h.fileSize,
 	}))
 	g := s.greeting()
 	g.Acknowledged = &ack

@@ -1,0 +1,221 @@
+/** Every limit, hit in a real machine: what was allowed, what was observed, and a session that lives on. */
+import { assert, describe, layer } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Stream from "effect/Stream"
+import { createHash } from "node:crypto"
+import type { Limits } from "../src/Limits.ts"
+import { Sandbox } from "../src/Sandbox.ts"
+import { LimitExceeded } from "../src/SandboxError.ts"
+import type { Session } from "../src/Session.ts"
+
+const MiB = 1024 * 1024
+const session = (limits: Limits = {}) => Sandbox.use((sandbox) => sandbox.session({ limits }))
+
+const usable: Record<"python" | "bash" | "javascript", string> = { python: "1", bash: "true", javascript: "1" }
+
+/** The limit that the code meets; then the session must be usable. */
+const meets = Effect.fnUntraced(function* (
+  one: Session,
+  language: "python" | "bash" | "javascript",
+  code: string,
+  limits: Limits = {}
+) {
+  const error = yield* Effect.flip(one.exec({ language, code, limits }))
+  if (!(error instanceof LimitExceeded)) return assert.fail(`${language}: ${error._tag} ${error.message}`)
+  assert.strictEqual((yield* one.exec({ language, code: usable[language] })).receipt.outcome, "Success")
+  return error
+})
+
+layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Limits", (it) => {
+  describe("output", () => {
+    const endless = {
+      python: "import sys\nwhile True: sys.stdout.write('x' * 1000)",
+      bash: "while :; do echo xxxxxxxxxxxxxxxx; done",
+      javascript: "for (;;) process.stdout.write('x'.repeat(1000))"
+    } as const
+    for (const language of ["python", "bash", "javascript"] as const) {
+      it.effect(`fail ends ${language} with all it wrote until then`, () =>
+        Effect.gen(function* () {
+          const one = yield* session()
+          const error = yield* meets(one, language, endless[language], { output: "fail", outputBytes: 10_000 })
+          assert.deepStrictEqual([error.limit, error.allowed], ["output", 10_000])
+          assert.isAbove(error.observed ?? 0, 10_000)
+          assert.strictEqual(error.observed, error.receipt.output.stdoutBytes)
+          assert.strictEqual(error.bytes.stdout.length, 10_000)
+          assert.strictEqual(error.receipt.stopReason, "output-limit")
+        }).pipe(Effect.scoped)
+      )
+    }
+
+    it.effect("fail counts stderr for itself, and does not trust a task that succeeds", () =>
+      Effect.gen(function* () {
+        const one = yield* session({ output: "fail", outputBytes: 1000 })
+        const enough = yield* one.exec({ language: "bash", code: "head -c 1000 /dev/zero; head -c 1000 /dev/zero >&2" })
+        assert.strictEqual(enough.bytes.stderr.length, 1000)
+        const error = yield* meets(one, "bash", "head -c 1001 /dev/zero >&2; exit 0")
+        assert.deepStrictEqual([error.limit, error.allowed, error.observed], ["output", 1000, 1001])
+      }).pipe(Effect.scoped)
+    )
+
+    it.effect("truncate keeps what follows the head in a file of the guest", () =>
+      Effect.gen(function* () {
+        const one = yield* session()
+        const code = "import sys\nfor i in range(20_000): print(i)\nprint('e' * 50, file=sys.stderr)"
+        const result = yield* one.exec({ language: "python", code, limits: { outputBytes: 1001 } })
+        const whole = Array.from({ length: 20_000 }, (_, i) => `${i}\n`).join("")
+        assert.strictEqual(result.receipt.output.stdoutBytes, whole.length)
+        assert.isNull(result.outputFiles.stderr)
+        const file = result.outputFiles.stdout ?? ""
+        const sums = yield* one.exec({ language: "bash", code: `sha256sum < '${file}'; rm '${file}'` })
+        const expected = createHash("sha256").update(whole.slice(501)).digest("hex")
+        assert.strictEqual(sums.stdout.split(" ")[0], expected)
+        // Head and file together are all of it.
+        assert.strictEqual(Buffer.from(result.bytes.stdout.subarray(0, 501)).toString(), whole.slice(0, 501))
+      }).pipe(Effect.scoped)
+    )
+
+    it.effect("truncate leaves no file of an output that is kept whole, nor of a streamed one", () =>
+      Effect.gen(function* () {
+        const one = yield* session({ outputBytes: 4 * MiB })
+        const whole = yield* one.exec({ language: "bash", code: "head -c 4194304 /dev/zero" })
+        assert.deepStrictEqual(whole.outputFiles, { stdout: null, stderr: null })
+        yield* one
+          .stream({ language: "bash", code: "head -c 4194304 /dev/zero", limits: { outputBytes: 10 } })
+          .pipe(Stream.runDrain)
+        const left = yield* one.exec({ language: "bash", code: "ls /var/lib/exec-sandbox/output" })
+        assert.strictEqual(left.stdout, "")
+      }).pipe(Effect.scoped)
+    )
+
+    it.effect("truncate gives the file up when the disk has no room for it, and the task goes on", () =>
+      Effect.gen(function* () {
+        const one = yield* session({ diskMiB: 16, outputBytes: 1000 })
+        const result = yield* one.exec({ language: "bash", code: "head -c 30000000 /dev/zero; echo end" })
+        assert.strictEqual(result.receipt.output.stdoutBytes, 30_000_004)
+        assert.isNull(result.outputFiles.stdout)
+        yield* one.exec({ language: "bash", code: "head -c 8000000 /dev/zero > x" })
+      }).pipe(Effect.scoped)
+    )
+  })
+
+  describe("file-size", () => {
+    const limits = { fileSizeMiB: 2 }
+    const writes = {
+      python: "with open('f', 'wb') as f:\n    for _ in range(3): f.write(bytes(1024 * 1024))",
+      javascript: "require('node:fs').writeFileSync('f', Buffer.alloc(3 * 1024 * 1024))",
+      "a command of bash": "head -c 3145728 /dev/zero > f",
+      bash: "x=$(head -c 3145728 /dev/zero | tr '\\0' a); echo $x > f"
+    } as const
+    for (const [name, code] of Object.entries(writes)) {
+      const language = name === "python" || name === "javascript" ? name : "bash"
+      it.effect(`ends ${name} that writes more`, () =>
+        Effect.gen(function* () {
+          const one = yield* session()
+          const error = yield* meets(one, language, code, limits)
+          assert.deepStrictEqual([error.limit, error.allowed, error.observed], ["file-size", 2 * MiB, 2 * MiB])
+          assert.strictEqual(error.receipt.stopReason, "disk-limit")
+          // Only this execution had the limit.
+          const size = yield* one.exec({ language: "bash", code: "head -c 3145728 /dev/zero > g; stat -c %s f g" })
+          assert.strictEqual(size.stdout, "2097152\n3145728\n")
+        }).pipe(Effect.scoped)
+      )
+    }
+
+    it.effect("lets a file of exactly the size be", () =>
+      Effect.gen(function* () {
+        const one = yield* session(limits)
+        const result = yield* one
+          .exec({ language: "bash", code: "head -c 2097152 /dev/zero > f; exit 153" })
+          .pipe(Effect.flip)
+        assert.strictEqual(result._tag, "TaskFailed") // the status alone is no evidence
+      }).pipe(Effect.scoped)
+    )
+  })
+
+  describe("disk", () => {
+    const fills = {
+      python: "with open('f', 'wb') as f:\n    while True: f.write(bytes(1024 * 1024))",
+      javascript:
+        "const fs = require('node:fs'); const fd = fs.openSync('f', 'w'); for (;;) fs.writeSync(fd, Buffer.alloc(1 << 20))",
+      bash: "cat /dev/zero > f"
+    } as const
+    for (const language of ["python", "javascript", "bash"] as const) {
+      it.effect(`${language} that fills it`, () =>
+        Effect.gen(function* () {
+          const one = yield* session({ diskMiB: 20 })
+          const error = yield* meets(one, language, fills[language])
+          assert.deepStrictEqual([error.limit, error.allowed], ["disk", 20 * MiB])
+          assert.isAbove(error.observed ?? 0, 19.5 * MiB)
+          assert.isAtMost(error.observed ?? 0, 20 * MiB)
+          assert.strictEqual(error.receipt.stopReason, "disk-limit")
+          const after = yield* one.exec({
+            language: "bash",
+            code: "stat -c %s f; : > f; head -c 18000000 /dev/zero > g"
+          })
+          assert.isAbove(Number(after.stdout), 18 * MiB)
+          assert.isAtMost(Number(after.stdout), 20 * MiB)
+        }).pipe(Effect.scoped)
+      )
+    }
+
+    it.effect("is not blamed for a failure of another kind", () =>
+      Effect.gen(function* () {
+        const one = yield* session({ diskMiB: 16 })
+        const survived = yield* one.exec({ language: "bash", code: "cat /dev/zero > f; true" })
+        assert.strictEqual(survived.receipt.outcome, "Success")
+        const grep = yield* Effect.flip(one.exec({ language: "bash", code: "echo x | grep y" }))
+        assert.strictEqual(grep._tag, "TaskFailed")
+        const raised = yield* Effect.flip(one.exec({ language: "python", code: "raise ValueError('no')" }))
+        assert.strictEqual(raised._tag, "TaskFailed")
+        const missing = yield* Effect.flip(one.exec({ language: "bash", code: "rm f; cat /dev/zero > f; no-such" }))
+        assert.strictEqual(missing._tag, "UnsupportedCommand")
+      }).pipe(Effect.scoped)
+    )
+
+    it.effect("of another file system has that one's size", () =>
+      Effect.gen(function* () {
+        const one = yield* session()
+        const code = "with open('/dev/shm/f', 'wb') as f:\n    while True: f.write(bytes(1024 * 1024))"
+        const size = yield* one.exec({
+          language: "bash",
+          code: "rm -f /dev/shm/f; df -B1 --output=size /dev/shm | tail -1"
+        })
+        const error = yield* meets(one, "python", code)
+        assert.deepStrictEqual([error.limit, error.allowed], ["disk", Number(size.stdout)])
+        assert.isAbove(error.observed ?? 0, Number(size.stdout) - 65_536)
+      }).pipe(Effect.scoped)
+    )
+
+    it.effect("belongs to the session", () =>
+      Effect.gen(function* () {
+        const one = yield* session({ diskMiB: 20 })
+        const error = yield* Effect.flip(one.exec({ language: "bash", code: "true", limits: { diskMiB: 30 } }))
+        assert.match(error.message, /limits.diskMiB: got 30; expected the session's 20/)
+        const free = yield* one.exec({ language: "bash", code: "df -B1 --output=avail / | tail -1" })
+        assert.isAtMost(Number(free.stdout), 20 * MiB)
+        assert.isAbove(Number(free.stdout), 19 * MiB)
+      }).pipe(Effect.scoped)
+    )
+  })
+
+  describe("time, memory and processes", () => {
+    it.effect("each with its unit", () =>
+      Effect.gen(function* () {
+        const one = yield* session()
+        const time = yield* meets(one, "bash", "sleep 60", { timeMs: 300 })
+        assert.deepStrictEqual([time.limit, time.allowed], ["time", 300])
+        assert.isAtLeast(time.observed ?? 0, 300)
+        const hungry = "x = []\nwhile True: x.append(bytearray(4 * 1024 * 1024))"
+        const memory = yield* meets(one, "python", hungry, { memoryMiB: 128 })
+        assert.deepStrictEqual([memory.limit, memory.allowed], ["memory", 128 * MiB])
+        assert.isAbove(memory.observed ?? 0, 100 * MiB)
+        const code = "import subprocess\nkeep = [subprocess.Popen(['sleep', '99']) for _ in range(30)]"
+        const processes = yield* meets(one, "python", code, { processes: 20 })
+        assert.deepStrictEqual([processes.limit, processes.allowed, processes.observed], ["processes", 20, 20])
+        // Only that execution had the limit.
+        const many = "import subprocess\nfor p in [subprocess.Popen(['true']) for _ in range(24)]: p.wait()"
+        yield* one.exec({ language: "python", code: `import os\nos.system('pkill sleep')\n${many}` })
+      }).pipe(Effect.scoped)
+    )
+  })
+})
