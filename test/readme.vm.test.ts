@@ -71,4 +71,33 @@ describe("README", () => {
       assert.strictEqual(fs.readFileSync(path.join(directory, "sorted/sorted.txt"), "utf8"), "2\n1\n")
     })
   })
+
+  it("its fourth program treats each of the five channels in its own way", () => {
+    withPrograms((directory) => {
+      const main = `import { Effect, Exit, Scope } from "effect"
+        import { Sandbox } from "../../src/index.ts"
+        import { answer } from "./program3.ts"
+        const codes = ["echo 1", "exit 3", "no-such", "sleep 9"]
+        const program = Effect.gen(function* () {
+          const scope = yield* Scope.make()
+          const session = yield* Scope.provide(Sandbox.session({ limits: { timeMs: 5000 } }), scope)
+          const bash = (code: string) => answer(session, { language: "bash", code, limits: { timeMs: 2000 } })
+          for (const code of codes) console.log((yield* bash(code)).trim())
+          console.log(yield* answer(session, { language: "python", code: "open('/etc/shadow')" }))
+          yield* Scope.close(scope, Exit.void)
+          console.log((yield* Effect.flip(bash("true"))).reason._tag)
+        })
+        await Effect.runPromise(Effect.provide(program, Sandbox.layer))`
+      fs.writeFileSync(path.join(directory, "main.ts"), main)
+      const said = execFileSync(process.execPath, [path.join(directory, "main.ts")], { encoding: "utf8" })
+      assert.deepStrictEqual(said.trim().split("\n"), [
+        "it printed 1",
+        "mend it: task failed with exit code 3",
+        "do without the command no-such",
+        "take less time: 2000 is all there is",
+        "leave /etc/shadow alone, or ask: use a path that user may access, or change its mode or owner",
+        "SessionClosed"
+      ])
+    })
+  })
 })
