@@ -416,7 +416,9 @@ func (i *interpreter) done(said string) {
 		text, err = s.evidence()
 	}
 	if err == nil {
-		report, err = parseEvidence(text)
+		if report, err = parseEvidence(text); err != nil {
+			report = &evidence{}
+		}
 	}
 	if err != nil {
 		if used, all := i.runner.space(); all > 0 && used == all {
