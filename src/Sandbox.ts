@@ -32,13 +32,20 @@ import { Template } from "./Template.ts"
  *
  * - `env`: environment variables of every execution.
  * - `limits`: see `Limits`; `memoryMiB` also fixes the size of the VM.
+ * - `idleMs`: the session is closed, and its VM destroyed, when nothing has run in it for so many ms, 1 to 86,400,000 (a
+ *   day), default 300,000. A running execution counts as use however long it takes.
  *
  * @since 0.1.0
  * @category models
  */
 export const SessionOptions = Schema.Struct({
   env: Schema.optionalKey(Execution.Environment),
-  limits: Schema.optionalKey(Limits)
+  limits: Schema.optionalKey(Limits),
+  idleMs: Schema.optionalKey(
+    Schema.Int.check(
+      Schema.isBetween({ minimum: 1, maximum: 86_400_000 }, { expected: "a whole number of ms from 1 to 86400000" })
+    )
+  )
 })
 /**
  * @since 0.1.0
@@ -79,7 +86,7 @@ export class Sandbox extends Context.Service<
       const session = Effect.fn("Sandbox.session")(function* (
         options: SessionOptions = {}
       ): Effect.fn.Return<Session.Session, SandboxError, Scope.Scope> {
-        const { env = {}, limits: given = {} } = yield* decodeOptions(options)
+        const { env = {}, idleMs, limits: given = {} } = yield* decodeOptions(options)
         const limits = { ...defaults, ...given }
         const started = yield* Clock.currentTimeMillis
         const { acquired, clone, hello } = yield* pool.clone(limits.memoryMiB, (clone) =>
@@ -101,7 +108,8 @@ export class Sandbox extends Context.Service<
             languages: hello.languages
           },
           limits,
-          receipts
+          receipts,
+          idleMs
         )
       })
 

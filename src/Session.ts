@@ -4,6 +4,7 @@
  *
  * @since 0.1.0
  */
+import * as Arr from "effect/Array"
 import * as Effect from "effect/Effect"
 import * as Queue from "effect/Queue"
 import type * as Scope from "effect/Scope"
@@ -16,6 +17,7 @@ import type { ExecOpen } from "./guest/Protocol.ts"
 import * as Attempt from "./internal/Attempt.ts"
 import { decodeInput } from "./internal/decodeInput.ts"
 import * as GuestFiles from "./internal/GuestFiles.ts"
+import * as Idle from "./internal/Idle.ts"
 import type { Limits } from "./Limits.ts"
 import * as Process from "./Process.ts"
 import type { Publisher } from "./Receipts.ts"
@@ -45,6 +47,12 @@ export interface Session {
    */
   readonly stream: (request: Execution.Request) => Stream.Stream<Execution.Event, Execution.Failure>
   /**
+   * What processes, timers and threads write after their execution has ended; it is never part of another execution's
+   * output. At most 256 KiB wait for a reader: what is written beyond that is let go, and counted. It ends with the session;
+   * several readers share it, each event going to one of them.
+   */
+  readonly output: Stream.Stream<LateOutput>
+  /**
    * Starts a program, or a text for `bash -c`, beside everything else in the session, and gives a handle on it. Closing
    * the scope ends it with all that it has started. That a program could not be started is an error of its `exit`.
    */
@@ -64,6 +72,24 @@ export interface Session {
   readonly files: Files
 }
 
+/**
+ * Output that came after the end of its execution, whose receipt has this `sequence` (`null` when it is one of more than
+ * 4096 executions ago); or, as `Dropped`, how many bytes were let go at this point.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export type LateOutput =
+  | { readonly _tag: "Stdout"; readonly sequence: number | null; readonly bytes: Uint8Array }
+  | { readonly _tag: "Stderr"; readonly sequence: number | null; readonly bytes: Uint8Array }
+  | { readonly _tag: "Dropped"; readonly bytes: number }
+
+/** How long a session may be idle, in ms, when nothing is said. */
+export const defaultIdleMs = 300_000
+
+/** Executions whose numbers are remembered for their late output. */
+const maxRemembered = 4096
+
 const decodeRequest = decodeInput(Execution.Request, "request")
 
 /** Where a session's VM came from, for its receipts. */
@@ -71,11 +97,20 @@ export type Origin = Attempt.Origin
 
 /** Makes a session over a VM that has been handed over. It is closed when the scope is, or when the VM is lost. */
 export const make = Effect.fnUntraced(function* (
-  vm: Vm,
+  machine: Vm,
   origin: Origin,
   limits: Required<Limits>,
-  receipts: Publisher
+  receipts: Publisher,
+  idleMs: number = defaultIdleMs
 ): Effect.fn.Return<Session, never, Scope.Scope> {
+  const idle = yield* Idle.make(
+    idleMs,
+    () => {
+      holder.closed ??= `it was idle for ${idleMs} ms`
+    },
+    machine.destroy
+  )
+  const vm = Idle.watching(machine, idle)
   const holder: Attempt.Holder = {
     id: `ses-${randomUUID().replaceAll("-", "").slice(0, 16)}`,
     vm,
@@ -86,6 +121,8 @@ export const make = Effect.fnUntraced(function* (
     closed: undefined
   }
   let outstandingMs = 0
+  /** From the channel's number of an execution to the receipt's, oldest first. */
+  const sequences = new Map<number, number>()
   yield* Effect.addFinalizer(() =>
     Effect.sync(() => {
       holder.closed ??= "its scope has ended"
@@ -128,6 +165,8 @@ export const make = Effect.fnUntraced(function* (
         { sub: Sub.stdin, bytes: stdin }
       ])
       .pipe(Effect.catch((error) => attempt.lost(error, false)))
+    sequences.set(stream.id, attempt.sequence)
+    if (sequences.size > maxRemembered) for (const oldest of sequences.keys()) if (sequences.delete(oldest)) break
     // Executions may have to wait for all before them.
     const patience = (attempt.timeMs ?? 0) + Attempt.graceMs
     outstandingMs += patience
@@ -158,6 +197,16 @@ export const make = Effect.fnUntraced(function* (
     run: (command, options) => Process.run(holder, command, options),
     exec: (request) => execute(request, () => Effect.void, true),
     files,
+    output: Stream.fromPull(
+      Effect.succeed(
+        Effect.map(vm.lateOutput, (pieces) =>
+          Arr.map(pieces, (piece): LateOutput => {
+            if (piece._tag === "Dropped") return piece
+            return { _tag: piece._tag, sequence: sequences.get(piece.stream) ?? null, bytes: piece.bytes }
+          })
+        )
+      )
+    ),
     stream: (request) =>
       Stream.callback<Execution.Event, Execution.Failure>(
         (queue) =>

@@ -85,6 +85,8 @@ export interface Vm {
   readonly pause: Effect.Effect<void, VmLost>
   /** Lets a paused machine run on. */
   readonly resume: Effect.Effect<void, VmLost>
+  /** Waits for output of executions that have ended; see `guest/LateOutput`. `Cause.Done` when the VM is gone. */
+  readonly lateOutput: Channel.Channel["lateOutput"]
   /** Fails when the VM is lost; never succeeds. */
   readonly failure: Effect.Effect<never, VmLost>
   /** Ends the VM at once; done when the process's death is confirmed. */
@@ -92,6 +94,8 @@ export interface Vm {
 }
 
 export interface VmStream {
+  /** Its number, by which late output names it. */
+  readonly id: number
   /** The next events, at least one, in order. `Cause.Done` after the last. */
   readonly takeAll: Effect.Effect<ReadonlyArray<Channel.Event>, VmLost | Cause.Done>
   /** The same without granting credit; see `guest/Channel`. */
@@ -221,6 +225,7 @@ const join = Effect.fnUntraced(function* (
     pause: Effect.asVoid(Effect.mapError(machine.commands({ execute: "stop" }), toLost)),
     resume: Effect.asVoid(Effect.mapError(machine.commands({ execute: "cont" }), toLost)),
     destroy: machine.kill,
+    lateOutput: channel.lateOutput,
     greeting: channel.greeting.pipe(Effect.catch(explain)),
     open: (message, inputs) =>
       channel.open(message, inputs).pipe(

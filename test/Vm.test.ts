@@ -3,6 +3,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
+import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import * as fs from "node:fs"
 import * as os from "node:os"
@@ -76,12 +77,12 @@ const origin: Session.Origin = {
 }
 const identity: Vm.Identity = { hostname: "h", env: {}, limits: defaults }
 
-const start = (mode: string) =>
+const start = (mode: string, idleMs?: number) =>
   Effect.gen(function* () {
     const it = yield* fake(mode)
     const vm = yield* Vm.restore(it.shape, it.template)
     yield* vm.handover(identity)
-    return { ...it, vm, session: yield* Session.make(vm, origin, defaults, yield* Receipts) }
+    return { ...it, vm, session: yield* Session.make(vm, origin, defaults, yield* Receipts, idleMs) }
   })
 
 const reasonOf = (error: unknown): SandboxError["reason"] => {
@@ -158,6 +159,45 @@ describe("Vm", () => {
       assert.deepStrictEqual([error.kind, error.name], ["language", "bash"])
       assert.deepStrictEqual(error.available, ["python", "javascript", "typescript"])
       assert.strictEqual(error.receipt.exitCode, null)
+    }).pipe(Effect.scoped)
+  )
+
+  it.effect("an idle session closes after 300 s, and the VM is destroyed at once", () =>
+    Effect.gen(function* () {
+      const { pid, session, vm } = yield* start("refuses")
+      const exec = Effect.flip(session.exec({ language: "python", code: "1" }))
+      yield* TestClock.adjust("200 seconds")
+      assert.strictEqual(reasonOf(yield* exec)._tag, "InvalidInput")
+      yield* TestClock.adjust("299999 millis")
+      assert.isTrue(isAlive(pid()))
+      yield* TestClock.adjust(1)
+      const reason = reasonOf(yield* exec)
+      assert.strictEqual(reason._tag, "SessionClosed")
+      assert.match(reason.message, /it was idle for 300000 ms/)
+      yield* Effect.flip(vm.failure)
+      assert.isFalse(isAlive(pid()))
+      assert.deepStrictEqual(yield* Stream.runCollect(session.output), [])
+    }).pipe(Effect.scoped)
+  )
+
+  it.effect("a running execution counts as use, and its end starts the wait anew", () =>
+    Effect.gen(function* () {
+      const { pid, session, vm } = yield* start("never-ends", 60_000)
+      const running = yield* Effect.forkChild(
+        session.exec({ language: "python", code: "1", limits: { timeMs: 3_600_000 } }),
+        { startImmediately: true }
+      )
+      for (let i = 0; i < 30; i++) {
+        yield* TestClock.withLive(Effect.sleep("20 millis")) // the guest answers the host's pings
+        yield* TestClock.adjust("10 seconds")
+      }
+      assert.isUndefined(running.pollUnsafe())
+      yield* Fiber.interrupt(running)
+      yield* TestClock.adjust("59999 millis")
+      assert.isTrue(isAlive(pid()))
+      yield* TestClock.adjust(1)
+      yield* Effect.flip(vm.failure)
+      assert.isFalse(isAlive(pid()))
     }).pipe(Effect.scoped)
   )
 

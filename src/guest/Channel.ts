@@ -15,6 +15,7 @@ import type * as Scope from "effect/Scope"
 import * as Cause from "effect/Cause"
 import type { Duplex } from "node:stream"
 import { encode, encodeJson, endFlag, epochSize, type Frame, initialCredit, Kind, magic, makeDecoder } from "./Frame.ts"
+import * as LateOutput from "./LateOutput.ts"
 import { GuestHello, type Hello, Reset } from "./Protocol.ts"
 
 /** The connection is gone or the guest stopped answering. */
@@ -50,6 +51,8 @@ export interface Input {
 }
 
 export interface ChannelStream {
+  /** Its number, by which late output names the execution it belongs to. */
+  readonly id: number
   /** The next events, at least one, in order; taking them grants the guest credit for as many bytes. */
   readonly takeAll: Effect.Effect<ReadonlyArray<Event>, ChannelFailure | Cause.Done>
   /** The same without granting credit: for a reader that hands the bytes on and says by `consumed` when they are gone. */
@@ -75,6 +78,8 @@ export interface Channel {
     message: object,
     inputs: ReadonlyArray<Input>
   ) => Effect.Effect<ChannelStream, ChannelFailure, Scope.Scope>
+  /** Waits for output of executions that have ended, and takes what there is. `Cause.Done` when the channel is gone. */
+  readonly lateOutput: LateOutput.LateOutput["takeAll"]
   /** Fails when the channel does; never succeeds. */
   readonly failure: Effect.Effect<never, ChannelFailure>
 }
@@ -87,8 +92,6 @@ const sendChunk = 64 * 1024
 const maxWaitingNotes = 256
 /** Bytes that may wait for a guest that does not read before it counts as broken. */
 const maxUnsent = 8 * 1024 * 1024
-/** Streams the guest may have open at once. */
-const maxGuestStreams = 16
 /** How often a guest with open streams is asked whether it lives, and how long it may stay silent. */
 const pingEvery = "10 seconds"
 const silentTicks = 4
@@ -116,6 +119,12 @@ const parse = (payload: Buffer): unknown => {
 const decodeHello = Schema.decodeUnknownOption(GuestHello)
 const decodeReset = Schema.decodeUnknownOption(Reset)
 
+const credit = (stream: number, bytes: number): Buffer => {
+  const grant = Buffer.alloc(4)
+  grant.writeUInt32LE(bytes, 0)
+  return encode(Kind.Credit, stream, 0, grant)
+}
+
 /** Makes a channel over a connection. The scope's end closes the connection. */
 export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Return<Channel, never, Scope.Scope> {
   const failed = yield* Deferred.make<never, ChannelFailure>()
@@ -129,7 +138,15 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
   let failure: ChannelFailure | undefined
   let heard = true
   const streams = new Map<number, StreamState>()
-  const guestStreams = new Map<number, { credit: number }>()
+  let output: { readonly id: number; credit: number; consumed: number } | undefined
+  const late = LateOutput.make((bytes) => {
+    if (output === undefined) return
+    output.consumed += bytes
+    if (output.consumed < creditBatch) return
+    output.credit += output.consumed
+    write(credit(output.id, output.consumed))
+    output.consumed = 0
+  })
 
   const fail = (error: ChannelFailure): void => {
     if (failure !== undefined) return
@@ -144,6 +161,7 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
       Queue.failCauseUnsafe(stream.queue, Cause.fail(error))
       stream.wake?.()
     }
+    late.close()
     socket.destroy()
   }
   const violation = (problem: string): void => fail(new ChannelViolation({ problem }))
@@ -169,22 +187,27 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     }
   }
 
-  /** A stream the guest opened: only its background output, which nobody has asked for yet, so it is let go. */
+  /** A stream the guest opened: only its late output. */
   const onGuestStream = (frame: Frame): void => {
-    const known = guestStreams.get(frame.stream)
     if (frame.kind === Kind.Open) {
       const message = parse(frame.payload)
       const method = typeof message === "object" && message !== null && "method" in message ? message.method : undefined
-      if (method !== "output" || known !== undefined || guestStreams.size >= maxGuestStreams) {
+      if (method !== "output" || output !== undefined) {
         write(encodeJson(Kind.Reset, frame.stream, { code: "unsupported", message: "no such method" }))
         return
       }
-      guestStreams.set(frame.stream, { credit: initialCredit })
-    } else if (frame.kind === Kind.Data && known !== undefined) {
-      known.credit -= frame.payload.length
-      if (known.credit < 0) violation("more data than it had credit for")
+      output = { id: frame.stream, credit: initialCredit, consumed: 0 }
+      late.begin()
+    } else if (output === undefined || frame.stream !== output.id) {
+      return
+    } else if (frame.kind === Kind.Data) {
+      output.credit -= frame.payload.length
+      if (output.credit < 0) return violation("more data than it had credit for")
+      late.data(frame.flags & 0x0f, frame.payload)
+    } else if (frame.kind === Kind.Note) {
+      late.note(parse(frame.payload))
     } else if (frame.kind === Kind.End || frame.kind === Kind.Reset) {
-      guestStreams.delete(frame.stream)
+      output = undefined
     }
   }
 
@@ -273,7 +296,7 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     // An older epoch's streams are dead on both sides from here on.
     for (const stream of streams.values())
       finish(stream, { _tag: "Reset", code: "epoch", message: "a new epoch began" })
-    guestStreams.clear()
+    output = undefined
     const fresh = Buffer.alloc(epochSize)
     globalThis.crypto.getRandomValues(fresh)
     pendingHello = { epoch: fresh, reply }
@@ -364,17 +387,16 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     const consumed = (bytes: number): void => {
       stream.consumed += bytes
       if (stream.consumed < creditBatch || !streams.has(stream.id)) return
-      const grant = Buffer.alloc(4)
-      grant.writeUInt32LE(stream.consumed, 0)
       stream.receiveCredit += stream.consumed
+      write(credit(stream.id, stream.consumed))
       stream.consumed = 0
-      write(encode(Kind.Credit, stream.id, 0, grant))
     }
     const take = Effect.map(Queue.takeAll(queue), (events) => {
       for (const event of events) if (event._tag === "Note") stream.waitingNotes--
       return events
     })
     return {
+      id: stream.id,
       take,
       consumed,
       takeAll: Effect.map(take, (events) => {
@@ -394,5 +416,11 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     }
   })
 
-  return { greeting: Deferred.await(greeted), handshake, open, failure: Deferred.await(failed) }
+  return {
+    greeting: Deferred.await(greeted),
+    handshake,
+    open,
+    lateOutput: late.takeAll,
+    failure: Deferred.await(failed)
+  }
 })

@@ -65,6 +65,8 @@ export interface Subject {
 }
 
 export interface Attempt {
+  /** The receipt's. */
+  readonly sequence: number
   /** By the host's clock, ms. */
   readonly openedAt: number
   /** `null` when the session's own limit holds. */
@@ -243,6 +245,7 @@ export const begin = Effect.fnUntraced(function* (
   })
 
   return {
+    sequence,
     openedAt,
     overdue: Effect.andThen(
       vm.destroy,
