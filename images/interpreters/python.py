@@ -439,7 +439,10 @@ class Overlay:
 def remember_source(name, source):
     """Let tracebacks, warnings and `inspect` show the user's lines."""
     lines = [line + "\n" for line in source.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
-    linecache.cache[name] = (len(source), None, lines, name)
+    try:
+        linecache.cache[name] = (len(source), None, lines, name)
+    except Exception:
+        pass  # the user has put something else there
 
 
 def attempt(expected, function, *arguments):
