@@ -1,0 +1,142 @@
+/** Row 9 of the behaviour: exit codes are true. */
+import { assert, describe, layer } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import type { Language } from "../../src/Execution.ts"
+import { Sandbox } from "../../src/Sandbox.ts"
+import { ended, fresh } from "../support/executions.ts"
+
+type Case = readonly [code: string, exitCode: number, stderr?: string]
+const codes: ReadonlyArray<readonly [Language, ReadonlyArray<Case>]> = [
+  [
+    "python",
+    [
+      ["import sys; sys.exit(3)", 3],
+      ["import sys; sys.exit()", 0],
+      ["sys.exit(True)", 1],
+      ["sys.exit(False)", 0],
+      ["sys.exit(None)", 0],
+      ["sys.exit(256)", 0],
+      ["sys.exit(257)", 1],
+      ["sys.exit(-1)", 255],
+      ["sys.exit(2 ** 80)", 255],
+      ["sys.exit('msg')", 1, "msg\n"],
+      ["sys.exit('')", 1, "\n"],
+      ["sys.exit([1])", 1, "[1]\n"],
+      ["sys.exit(1.5)", 1, "1.5\n"],
+      ["exit(4)", 4],
+      ["raise SystemExit(5)", 5],
+      ["raise SystemExit", 0],
+      ["try:\n    sys.exit(6)\nfinally:\n    print('finally')", 6],
+      ["try:\n    sys.exit(7)\nexcept SystemExit: pass", 0],
+      ["def f(): sys.exit(8)\nf()", 8],
+      ["import asyncio\nasync def m(): sys.exit(9)\nasyncio.run(m())", 9],
+      ["1 / 0", 1],
+      ["raise KeyboardInterrupt", 130],
+      ["x = 1", 0]
+    ]
+  ],
+  [
+    "javascript",
+    [
+      ["process.exit(4)", 4],
+      ["process.exit()", 0],
+      ["process.exit('5')", 5],
+      ["process.exit(256)", 0],
+      ["process.exit(-1)", 255],
+      ["process.exitCode = 6", 6],
+      ["process.exitCode = 6; process.exit()", 6],
+      ["process.exitCode = 6; process.exit(0)", 0],
+      ["1", 0],
+      ["throw new Error('x')", 1],
+      ["await Promise.reject(1)", 1],
+      ["Promise.reject(new Error('unhandled')); 1", 1],
+      ["(async () => { throw new Error('trailing') })()", 1],
+      ["try { process.exit(7) } finally { console.log('not reached') }", 7],
+      ["await new Promise(() => {})", 13],
+      ["await null; process.exit(8)", 8],
+      ["await new Promise((r) => setTimeout(() => process.exit(9), 10))", 9],
+      ["process.exitCode = undefined; 1", 0]
+    ]
+  ],
+  [
+    "typescript",
+    [
+      ["const n: number = 4; process.exit(n)", 4],
+      ["throw new TypeError('x') as Error", 1],
+      ["const ok: boolean = true", 0]
+    ]
+  ],
+  [
+    "bash",
+    [
+      ["exit 5", 5],
+      ["exit", 0],
+      ["false; exit", 1],
+      ["exit 256", 0],
+      ["exit -1", 255],
+      ["(exit 3)", 3],
+      ["false", 1],
+      ["true", 0],
+      ["false; true", 0],
+      ["f() { return 7; }; f", 7],
+      ["f() { exit 8; }; f; echo no", 8],
+      ["false | true", 0],
+      ["set -o pipefail; (exit 9) | true; s=$?; set +o pipefail; (exit $s)", 9],
+      ["set -e; (exit 4); echo no", 4],
+      ["set +e; ! true", 1],
+      ["[[ 1 == 2 ]]", 1],
+      ["(( 0 ))", 1],
+      ["let x=0", 1],
+      ["if; then", 2],
+      ["exit nonsense", 2],
+      ["echo ${nope:?missing}", 1],
+      ["x=$(exit 6)", 6],
+      ["trap 'exit 11' EXIT; exit 3", 11],
+      ["grep -q x /dev/null", 1],
+      ["sleep 60 & kill $!; wait $!", 143],
+      ["bash -c 'kill -9 $$'", 137]
+    ]
+  ]
+]
+/** What a signal does to the interpreter itself: 128 + n and the name; SIGINT is the user's way to stop, not the end of it. */
+const signals: ReadonlyArray<readonly [Language, string, number, string | null]> = [
+  ["python", "import os\nos._exit(6)", 6, null],
+  ["python", "import os\nos.kill(os.getpid(), 9)", 137, "SIGKILL"],
+  ["python", "import os\nos.kill(os.getpid(), 15)", 143, "SIGTERM"],
+  ["python", "import ctypes\nctypes.string_at(0)", 139, "SIGSEGV"],
+  ["python", "import os, subprocess\nsubprocess.Popen(['sleep', '60'])\nos._exit(7)", 7, null],
+  ["javascript", "process.abort()", 134, "SIGABRT"],
+  ["javascript", "process.kill(process.pid, 'SIGTERM'); await new Promise((r) => setTimeout(r, 5000))", 143, "SIGTERM"],
+  ["bash", "kill -TERM $$; sleep 5", 143, "SIGTERM"],
+  ["bash", "kill -SEGV $$; sleep 5", 139, "SIGSEGV"],
+  ["bash", "exec sh -c 'exit 12'", 12, null],
+  ["bash", "kill -KILL $$", 137, "SIGKILL"]
+]
+
+layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("exit codes", (it) => {
+  describe("9: exit codes are true", () => {
+    for (const [language, cases] of codes) {
+      it.effect(`${language}: ${cases.length} ways to end, none of which ends the interpreter`, () =>
+        Effect.gen(function* () {
+          const exec = yield* fresh
+          for (const [code, exitCode, stderr] of cases) {
+            const { receipt, stderr: written } = yield* ended(exec(language, code))
+            assert.deepStrictEqual([receipt.exitCode, receipt.signal, receipt.state], [exitCode, null, "kept"], code)
+            assert.strictEqual(receipt.outcome, exitCode === 0 ? "Success" : "TaskFailed", code)
+            if (stderr !== undefined) assert.strictEqual(written, stderr, code)
+          }
+        }).pipe(Effect.scoped)
+      )
+    }
+
+    it.effect("signals: 128 + n and the name; an exit that bypasses the interpreter keeps its code", () =>
+      Effect.gen(function* () {
+        const exec = yield* fresh
+        for (const [language, code, exitCode, signal] of signals) {
+          const { receipt } = yield* ended(exec(language, code))
+          assert.deepStrictEqual([receipt.exitCode, receipt.signal, receipt.state], [exitCode, signal, "reset"], code)
+        }
+      }).pipe(Effect.scoped)
+    )
+  })
+})
