@@ -137,7 +137,9 @@ export const launch = Effect.fnUntraced(function* (
   console.on("data", say)
   child.once("exit", (code, signal) => {
     Deferred.doneUnsafe(dead, Effect.void)
-    const last = tail.trimEnd().split("\n").at(-1) ?? ""
+    const said = tail.trimEnd().split("\n")
+    // A guest that crashed says why before it says where.
+    const last = (said.find((line) => /panic|fatal/.test(line)) ?? said.at(-1) ?? "").trim()
     const killed = !ours && (signal === "SIGKILL" || signal === "SIGTERM")
     fail(`QEMU ended (${signal ?? `exit code ${code}`})${last === "" ? "" : `: ${last}`}`, killed)
     channel.destroy()

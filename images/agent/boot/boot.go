@@ -42,6 +42,7 @@ func Run() error {
 	if err := loopbackUp(); err != nil {
 		return err
 	}
+	complain()
 	return nil
 }
 
