@@ -47,6 +47,11 @@ describe("CommandLine", () => {
     assert.notInclude(kernelCommandLine({ ...boot, start: { kind: "boot", tscKhz: null } }), "tsc_early_khz")
   })
 
+  it("emulates no cmpxchg16b, which spoils the flags", () => {
+    assert.deepStrictEqual(values(boot, "-cpu"), ["max,-cx16"])
+    assert.deepStrictEqual(values({ ...boot, arch: "arm64" }, "-cpu"), ["max"])
+  })
+
   it("KVM on x86-64", () => {
     const input: Input = { ...boot, accelerator: "kvm" }
     assert.deepStrictEqual(values(input, "-M"), ["microvm,pic=off,acpi=on,isa-serial=off,memory-backend=ram"])
