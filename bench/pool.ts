@@ -24,8 +24,8 @@ const full = Pool.use((pool) => pool.stats).pipe(
 
 /** A sandbox whose pool this suite can look into. */
 const pooled = (options: { readonly size: number }) =>
-  Sandbox.layerOver.pipe(
-    // Fresh: a layer is shared by reference, whatever its settings.
+  // Fresh: a layer is shared by reference, whatever its settings.
+  Layer.fresh(Sandbox.layerOver).pipe(
     Layer.provideMerge(Layer.fresh(Pool.layer)),
     Layer.provide(Layer.fresh(Capacity.layer)),
     Layer.provide(Layer.succeed(Settings, options))
