@@ -3,7 +3,7 @@
  *
  * Everything is found out by trying: an accelerator counts as working when this QEMU, launched the way a VM is launched,
  * came up on it. Results are kept in the cache directory per binary and host state, so that the question costs some
- * hundred milliseconds once and well under ten afterwards. What is missing is reported with its reason, never silently.
+ * hundred milliseconds once and about ten afterwards. What is missing is reported with its reason, never silently.
  *
  * @since 0.1.0
  */

@@ -15,7 +15,6 @@ import * as progress from "../src/cli/progress.ts"
 import { languageOf, looksLikeFile, sourceOf } from "../src/cli/source.ts"
 import { Result } from "../src/Execution.ts"
 import type { ProgressEvent } from "../src/internal/Progress.ts"
-import type { Receipt } from "../src/Receipt.ts"
 import {
   BootFailed,
   fail,
@@ -31,6 +30,7 @@ import {
   UnsupportedCommand
 } from "../src/SandboxError.ts"
 import { runCli, startCli } from "./runCli.ts"
+import { receipt as receiptWith } from "./support/receipts.ts"
 
 const scratch = mkdtempSync(join(tmpdir(), "exec-sandbox-cli-"))
 afterAll(() => rmSync(scratch, { recursive: true, force: true }))
@@ -41,32 +41,17 @@ const scratchFile = (name: string, content: string | Uint8Array): string => {
   return file
 }
 
-const receipt: Receipt = {
-  version: 1,
-  id: "exe-0123456789abcdef",
-  session: "ses-0123456789abcdef",
-  sequence: 1,
-  startedAt: "2026-01-01T00:00:00.000Z",
-  language: "python",
-  argv: null,
-  codeSha256: null,
+const receipt = receiptWith({
   image: "img",
   template: "tpl",
-  startPath: { kind: "restore", missed: [] },
-  isolation: { accelerator: "tcg", boundary: "emulated", seccomp: true, user: null, parentDeath: true, cgroup: null },
   limits: { timeMs: 1000, memoryBytes: 134217728, outputBytes: 1, processes: 16 },
   outcome: "TaskFailed",
   stopReason: "failed",
   exitCode: 3,
-  signal: null,
-  state: "kept",
   output: { stdoutBytes: 2, stderrBytes: 2, truncated: false },
   usage: { cpuMs: null, peakMemoryBytes: null, wallMs: null },
-  timing: { queueMs: null, acquireMs: null, handoverMs: null, executeMs: null },
-  egress: null,
-  ports: null,
-  filesChanged: null
-}
+  timing: { queueMs: null, acquireMs: null, handoverMs: null, executeMs: null }
+})
 const bytes = { stdout: Buffer.from("o\n"), stderr: Buffer.from("e\n") }
 const ran = { stdout: "o\n", stderr: "e\n", bytes, outputFiles: { stdout: null, stderr: null }, receipt }
 const noFile = new PermissionDenied({
