@@ -13,11 +13,14 @@ import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Metric from "effect/Metric"
 import * as Schedule from "effect/Schedule"
 import type * as Scope from "effect/Scope"
 import * as Admission from "./internal/Admission.ts"
 import { type HostResources, privateMemoryMiB, readHostResources } from "./internal/HostResources.ts"
+import * as Observe from "./internal/Observe.ts"
 import { CapacityExceeded, fail, type SandboxError } from "./SandboxError.ts"
+import * as Telemetry from "./Telemetry.ts"
 
 /**
  * How much is promised of what there is.
@@ -212,8 +215,10 @@ export const make = (options: CapacityOptions, probe: Probe): Capacity["Service"
     const charge = { memoryMiB: Math.ceil(memoryMiB / options.memoryOvercommit), cpus }
     const host = probe.host()
     if (charge.memoryMiB > host.totalMemoryMiB - options.keepFreeMiB || cpus > slots(host)) {
+      yield* Metric.update(Telemetry.capacityRefused, 1)
       return yield* exceeded(id, charge, 0)
     }
+    yield* Observe.annotate({ memory_mib: memoryMiB, spare })
     const started = yield* Clock.currentTimeMillis
     const turn = yield* Deferred.make<void>()
     // Only the head can profit from looking again; the others are woken by whoever leaves.
@@ -223,7 +228,11 @@ export const make = (options: CapacityOptions, probe: Probe): Capacity["Service"
     const wait = Effect.raceFirst(Deferred.await(turn), look)
     const bounded = Effect.timeoutOrElse(wait, {
       duration: options.maxWaitMs,
-      orElse: () => Effect.flatMap(Clock.currentTimeMillis, (now) => Effect.fail(exceeded(id, charge, now - started)))
+      orElse: () =>
+        Effect.gen(function* () {
+          yield* Metric.update(Telemetry.capacityRefused, 1)
+          return yield* exceeded(id, charge, (yield* Clock.currentTimeMillis) - started)
+        })
     })
     yield* Effect.uninterruptibleMask((restore) =>
       Effect.gen(function* () {
@@ -231,7 +240,10 @@ export const make = (options: CapacityOptions, probe: Probe): Capacity["Service"
         admitted.set(id, turn)
         advance()
         if (!state.held.has(id)) {
-          yield* restore(spare ? wait : bounded).pipe(Effect.onError(() => Effect.sync(() => leave(id))))
+          yield* Observe.annotate({ waited: true })
+          yield* restore(spare ? wait : Observe.during(Telemetry.capacityWaiting)(bounded)).pipe(
+            Effect.onError(() => Effect.sync(() => leave(id)))
+          )
         }
         yield* Effect.addFinalizer(() => Effect.sync(() => leave(id)))
       })

@@ -10,16 +10,20 @@
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
+import * as Metric from "effect/Metric"
 import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import { Capacity } from "./Capacity.ts"
 import { decodeInput } from "./internal/decodeInput.ts"
+import * as Observe from "./internal/Observe.ts"
 import * as PoolActor from "./internal/PoolActor.ts"
 import { warmUp } from "./internal/WarmUp.ts"
 import * as Limits from "./Limits.ts"
 import type { SandboxError } from "./SandboxError.ts"
+import * as Telemetry from "./Telemetry.ts"
 import { type Clone, machineMemoryMiB, Template } from "./Template.ts"
 
 const count = (minimum: number, maximum: number) =>
@@ -84,6 +88,17 @@ const breakerMs = 10_000
  */
 const quietMs = 100
 
+const missing = {
+  noPool: { kind: "no-pool", reason: "there is no pool" },
+  noPoolForSize: { kind: "no-pool-for-size", reason: "there is no pool for this memory size" }
+}
+
+const counted = (attributes: Readonly<Record<string, string>>): Effect.Effect<void> =>
+  Metric.update(Metric.withAttributes(Telemetry.poolClaims, attributes), 1)
+
+const refilled = (result: "ready" | "failed"): Effect.Effect<void> =>
+  Metric.update(Metric.withAttributes(Telemetry.poolRefills, { result }), 1)
+
 /**
  * Finds a VM by the fastest path there is.
  *
@@ -133,7 +148,13 @@ export class Pool extends Context.Service<
           if (pools.has(machine)) continue
           const pool = yield* PoolActor.make({
             settings: { size, maxParallel: maxParallelRestores, maxAgeMs, quietMs, breakerAfter, breakerMs },
-            create: (started) => Effect.tap(restore(limitMiB, true, started), ({ vm }) => warmUp(vm)),
+            create: (started) =>
+              restore(limitMiB, true, started).pipe(
+                Effect.tap(({ vm }) => warmUp(vm)),
+                Effect.onExit((exit) => refilled(Exit.isSuccess(exit) ? "ready" : "failed")),
+                // Nobody waits for it: it is part of no caller's work.
+                Effect.withSpan("Pool.refill", { root: true, attributes: { "exec_sandbox.memory_mib": machine } })
+              ),
             death: ({ vm }) => Effect.catch(vm.failure, (error) => Effect.succeed(error.problem))
           })
           pools.set(machine, pool)
@@ -141,30 +162,56 @@ export class Pool extends Context.Service<
         }
       }
 
+      /** A clone of the template as it is now; others are destroyed. */
+      const claim = Effect.fn("Pool.claim")(function* (pool: PoolActor.PoolActor<Clone>) {
+        for (;;) {
+          const answer = yield* pool.claim
+          const stale = answer._tag === "Given" ? answer.clone.stale() : undefined
+          if (answer._tag === "Missed" || stale === undefined) {
+            const hit = answer._tag === "Given"
+            yield* Observe.annotate(hit ? { hit } : { hit, miss: answer.kind })
+            return answer
+          }
+          yield* answer.discard
+          yield* counted({ result: "miss", reason: "stale" })
+        }
+      })
+
       const clone = Effect.fn("Pool.clone")(function* <A>(
         limitMiB: number,
         handover: (clone: Clone) => Effect.Effect<A, SandboxError>
       ): Effect.fn.Return<A, SandboxError, Scope.Scope> {
+        yield* Observe.annotate({ memory_mib: machineMemoryMiB(limitMiB) })
         const pool = pools.get(machineMemoryMiB(limitMiB))
-        const answer = pool === undefined ? undefined : yield* pool.claim
-        let reason = pools.size === 0 ? "there is no pool" : "there is no pool for this memory size"
-        if (answer?._tag === "Given") {
-          const { clone } = answer
-          const took = yield* Effect.result(
-            Effect.andThen(
-              Effect.ignore(clone.vm.resume),
-              handover({ ...clone, startPath: { kind: "pool", missed: [] } })
+        let miss = pools.size === 0 ? missing.noPool : missing.noPoolForSize
+        if (pool !== undefined) {
+          const answer = yield* claim(pool)
+          if (answer._tag === "Given") {
+            const { clone } = answer
+            const took = yield* Effect.result(
+              Effect.andThen(
+                Effect.ignore(clone.vm.resume),
+                handover({ ...clone, startPath: { kind: "pool", missed: [] } })
+              )
             )
-          )
-          if (Result.isSuccess(took)) return took.success
-          yield* answer.discard
-          reason = `its clone did not take over: ${took.failure.message}`
-        } else if (answer !== undefined) {
-          reason = answer.reason
+            if (Result.isSuccess(took)) {
+              yield* counted({ result: "hit" })
+              yield* Observe.annotate({ start_path: "pool" })
+              return took.success
+            }
+            yield* answer.discard
+            miss = { kind: "not-taken-over", reason: `its clone did not take over: ${took.failure.message}` }
+          } else {
+            miss = answer
+          }
         }
+        const { kind, reason } = miss
+        yield* counted({ result: "miss", reason: kind })
         const restored = yield* restore(limitMiB, false, Effect.void)
         const missed = restored.startPath.missed.map((it) => (it.kind === "pool" ? { ...it, reason } : it))
-        return yield* handover({ ...restored, startPath: { ...restored.startPath, missed } })
+        const startPath = { ...restored.startPath, missed }
+        yield* Observe.annotate({ start_path: startPath.kind, missed: missed.map((it) => `${it.kind}: ${it.reason}`) })
+        return yield* handover({ ...restored, startPath })
       })
 
       return {

@@ -14,12 +14,14 @@ import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
+import * as Tracer from "effect/Tracer"
 import { randomBytes } from "node:crypto"
 import * as Execution from "./Execution.ts"
 import { Capacity } from "./Capacity.ts"
 import { Host } from "./Host.ts"
 import { Image } from "./Image.ts"
 import { decodeInput } from "./internal/decodeInput.ts"
+import * as Observe from "./internal/Observe.ts"
 import { defaults, Limits } from "./Limits.ts"
 import { Pool, type PoolOptions, Settings as PoolSettings } from "./Pool.ts"
 import { Receipts } from "./Receipts.ts"
@@ -88,6 +90,7 @@ export class Sandbox extends Context.Service<
       ): Effect.fn.Return<Session.Session, SandboxError, Scope.Scope> {
         const { env = {}, idleMs, limits: given = {} } = yield* decodeOptions(options)
         const limits = { ...defaults, ...given }
+        yield* Observe.annotate({ memory_mib: limits.memoryMiB })
         const started = yield* Clock.currentTimeMillis
         const { acquired, clone, hello } = yield* pool.clone(limits.memoryMiB, (clone) =>
           Effect.gen(function* () {
@@ -97,7 +100,7 @@ export class Sandbox extends Context.Service<
           })
         )
         const ready = yield* Clock.currentTimeMillis
-        return yield* Session.make(
+        const made = yield* Session.make(
           clone.vm,
           {
             image: clone.image,
@@ -111,6 +114,8 @@ export class Sandbox extends Context.Service<
           receipts,
           idleMs
         )
+        yield* Observe.annotate({ session: made.id })
+        return made
       })
 
       /** The session that one execution needs, once its request is known to be good. */
@@ -121,8 +126,20 @@ export class Sandbox extends Context.Service<
 
       return {
         session,
-        run: (request) => Effect.scoped(Effect.flatMap(sessionFor(request), (it) => it.exec(request))),
-        stream: (request) => Stream.unwrap(Effect.map(sessionFor(request), (it) => it.stream(request)))
+        run: (request) =>
+          Effect.flatMap(sessionFor(request), (it) => it.exec(request)).pipe(
+            Effect.scoped,
+            Effect.withSpan("Sandbox.run")
+          ),
+        stream: (request) =>
+          Stream.unwrap(
+            Effect.gen(function* () {
+              // Made first, so that it ends last, when the VM is dead.
+              const span = yield* Effect.makeSpanScoped("Sandbox.stream")
+              const session = yield* Effect.withParentSpan(sessionFor(request), span)
+              return Stream.provideService(session.stream(request), Tracer.ParentSpan, span)
+            })
+          )
       }
     })
   )

@@ -22,11 +22,13 @@ import { portName } from "./guest/Protocol.ts"
 import { Host } from "./Host.ts"
 import { Image } from "./Image.ts"
 import { withLock } from "./internal/Lock.ts"
+import * as Observe from "./internal/Observe.ts"
 import { report } from "./internal/Progress.ts"
 import * as TemplateStore from "./internal/TemplateStore.ts"
 import { commandLine } from "./qemu/CommandLine.ts"
 import type { StartPath } from "./Receipt.ts"
 import { type BootFailed, fail, type SandboxError, TemplateUnusable } from "./SandboxError.ts"
+import * as Telemetry from "./Telemetry.ts"
 import * as Vm from "./Vm.ts"
 
 /**
@@ -44,6 +46,8 @@ export interface Clone {
   readonly key: string
   readonly image: string
   readonly startPath: StartPath
+  /** Why it must not be handed over any more: its template has changed since, or nothing. */
+  readonly stale: () => string | undefined
 }
 
 /**
@@ -154,6 +158,7 @@ export class Template extends Context.Service<
         key,
         shape
       }: Target): Effect.fn.Return<void, SandboxError, Scope.Scope> {
+        yield* Observe.annotate({ template: key, memory_mib: shape.memoryMiB })
         const { launcher, qemu } = shape
         const failed =
           (what: string) =>
@@ -214,7 +219,7 @@ export class Template extends Context.Service<
           Effect.gen(function* () {
             // Whoever had the lock before may have made it.
             const reason = store.unusable(key)
-            if (reason !== undefined) yield* build(target)
+            if (reason !== undefined) yield* Observe.timed(Telemetry.templateBuildDuration)(build(target))
             return reason
           }),
           { waiting: report({ stage: "template", message: "another process is making it" }) }
@@ -229,8 +234,10 @@ export class Template extends Context.Service<
       ): Effect.fn.Return<Clone, SandboxError, Scope.Scope> {
         const target = yield* targetFor(memoryLimitMiB)
         const { image, key, shape } = target
+        yield* Observe.annotate({ template: key })
         const restore = Effect.suspend(() => Vm.restore(shape, TemplateStore.filesIn(store.directoryOf(key))))
         let missed = yield* ensure(target)
+        let generation = store.generation(key)
         const vm = yield* restore.pipe(
           Effect.catchReason("SandboxError", "BootFailed", (reason, error) => {
             // Removed a moment ago by somebody else, or it looked right and does not load: make it again, once.
@@ -238,7 +245,12 @@ export class Template extends Context.Service<
             missed = reason.problem
             return store.discard(key).pipe(
               Effect.andThen(ensure(target)),
-              Effect.andThen(restore),
+              Effect.andThen(
+                Effect.suspend(() => {
+                  generation = store.generation(key)
+                  return restore
+                })
+              ),
               Effect.catchReason("SandboxError", "BootFailed", (again: BootFailed) =>
                 Effect.fail(unusable(key, `it does not load: ${again.message}`, again))
               )
@@ -251,7 +263,7 @@ export class Template extends Context.Service<
           missed === undefined
             ? { kind: "restore", missed: [pool] }
             : { kind: "boot", missed: [pool, { kind: "restore", reason: missed }] }
-        return { vm, key, image, startPath }
+        return { vm, key, image, startPath, stale: () => store.changedSince(key, generation) }
       })
 
       return {

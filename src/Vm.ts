@@ -20,10 +20,12 @@ import * as Channel from "./guest/Channel.ts"
 import { type GuestHello, type Hello, portName, protocol } from "./guest/Protocol.ts"
 import type { Host, Qemu } from "./Host.ts"
 import { diskShare } from "./internal/diskShare.ts"
+import * as Observe from "./internal/Observe.ts"
 import { isStale, temporaryName } from "./internal/Temporary.ts"
 import { defaults, type Limits } from "./Limits.ts"
 import { commandLine, Fd, type Input } from "./qemu/CommandLine.ts"
 import * as Machine from "./qemu/Machine.ts"
+import * as Telemetry from "./Telemetry.ts"
 import type { Isolation } from "./Receipt.ts"
 import { BootFailed, fail, NotStarted, ProtocolError, type SandboxError } from "./SandboxError.ts"
 
@@ -168,8 +170,20 @@ const bootFailed =
   (error: Error): SandboxError =>
     fail(new BootFailed({ stage, problem: error.message, console: machine?.console().trim() ?? "" }))
 
-const launch = Effect.fnUntraced(function* (shape: Shape, start: Input["start"], files: ReadonlyArray<number>) {
+/** A machine, and the reasons for which its VM ends it. */
+interface Launched extends Machine.Machine {
+  /** Kills it for this reason; the first one counts. */
+  readonly killFor: (cause: Observe.DeathCause) => Effect.Effect<void>
+}
+
+const launch = Effect.fnUntraced(function* (
+  shape: Shape,
+  start: Input["start"],
+  files: ReadonlyArray<number>
+): Effect.fn.Return<Launched, SandboxError, Scope.Scope> {
   const { image, launcher, memoryMiB, qemu } = shape
+  const life = yield* Observe.life
+  let cause: Observe.DeathCause | undefined
   const args = commandLine({
     arch: image.arch,
     accelerator: qemu.accelerator,
@@ -180,9 +194,19 @@ const launch = Effect.fnUntraced(function* (shape: Shape, start: Input["start"],
     start
   })
   const [command, ...rest] = [...launcher.argv, qemu.path, ...args]
-  return yield* Machine.launch({ argv: [command ?? qemu.path, ...rest], files }).pipe(
+  const ended = (end: Machine.End): void => life.ended(end === "ours" ? (cause ?? "destroyed") : end)
+  const machine = yield* Machine.launch({ argv: [command ?? qemu.path, ...rest], files, ended }).pipe(
     Effect.mapError(bootFailed("launch", undefined))
   )
+  life.began()
+  return {
+    ...machine,
+    killFor: (why) =>
+      Effect.suspend(() => {
+        cause ??= why
+        return machine.kill
+      })
+  }
 })
 
 const toLost = (error: Channel.ChannelFailure | Machine.MachineFailure): VmLost =>
@@ -191,7 +215,7 @@ const toLost = (error: Channel.ChannelFailure | Machine.MachineFailure): VmLost 
 /** Ties machine and channel into one VM. */
 const join = Effect.fnUntraced(function* (
   shape: Shape,
-  machine: Machine.Machine
+  machine: Launched
 ): Effect.fn.Return<Vm & { readonly greeting: Effect.Effect<GuestHello, VmLost> }, never, Scope.Scope> {
   const channel = yield* Channel.make(machine.channel)
   // The process's end says more than the connection's, which it causes: let it speak first where both happen.
@@ -209,11 +233,11 @@ const join = Effect.fnUntraced(function* (
   yield* channel.failure.pipe(
     Effect.catch((error) =>
       error._tag === "ChannelViolation"
-        ? machine.kill
+        ? machine.killFor("violation")
         : // A QEMU that is ending by itself closes the connection first: let it end, its exit says why.
           machine.failure.pipe(
             Effect.ignore,
-            Effect.timeoutOrElse({ duration: "1 second", orElse: () => machine.kill })
+            Effect.timeoutOrElse({ duration: "1 second", orElse: () => machine.killFor("silent") })
           )
     ),
     Effect.forkScoped
@@ -237,7 +261,11 @@ const join = Effect.fnUntraced(function* (
         }))
       ),
     handover: (identity, purpose = "session") =>
-      handover(machine, channel, identity, purpose).pipe(Effect.onError(() => machine.kill))
+      handover(machine, channel, identity, purpose).pipe(
+        Observe.timed(Telemetry.handoverDuration),
+        Effect.onError(() => machine.killFor("start-failed")),
+        Effect.withSpan("Vm.handover", { attributes: { "exec_sandbox.purpose": purpose } })
+      )
   }
 })
 
@@ -336,7 +364,7 @@ export const boot = Effect.fn("Vm.boot")(function* (
     bounded(restoreBound, "monitor", machine),
     Effect.andThen(vm.greeting.pipe(Effect.mapError(bootFailed("boot", machine)), bounded(bootBound, "boot", machine))),
     Effect.andThen(vm.handover({ hostname: "template", env: {}, limits: defaults }, "build")),
-    Effect.onError(() => machine.kill)
+    Effect.onError(() => machine.killFor("start-failed"))
   )
   return { ...vm, seal: (state, socketDirectory) => seal(shape, vm, machine, state, socketDirectory) }
 })
@@ -430,7 +458,7 @@ export const restore = Effect.fn("Vm.restore")(function* (
       ),
       bounded(restoreBound, "restore", machine),
       // It is of no use to anybody, however long the scope stays open.
-      Effect.onError(() => machine.kill)
+      Effect.onError(() => machine.killFor("start-failed"))
     )
   return vm
-})
+}, Observe.timed(Telemetry.restoreDuration))

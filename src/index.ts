@@ -43,5 +43,8 @@ export * as SandboxError from "./SandboxError.ts"
 /** A caller's hold on one VM. @since 0.1.0 */
 export * as Session from "./Session.ts"
 
+/** The library's spans and metrics, by name. @since 0.1.0 */
+export * as Telemetry from "./Telemetry.ts"
+
 /** The sealed machines that clones start from. @since 0.1.0 */
 export * as Template from "./Template.ts"

@@ -77,12 +77,13 @@ describe("PoolStep", () => {
       [8, ready(1)]
     )
     const reason = "none of the pool's 3 clones is ready"
+    const kind = "none-ready"
     assert.deepStrictEqual(log, [
       [make(1), make(2)],
-      [{ _tag: "Miss", claim: 1, reason }],
+      [{ _tag: "Miss", claim: 1, kind, reason }],
       [],
       [],
-      [{ _tag: "Miss", claim: 3, reason }],
+      [{ _tag: "Miss", claim: 3, kind, reason }],
       [],
       [],
       [give(2, 2)],
@@ -104,10 +105,14 @@ describe("PoolStep", () => {
 
   it("the last claim misses when the clone it waits for fails", () => {
     const { last } = play(settings, [0, tick], [1, started(1)], [2, claim(1)], [3, failed(1)])
-    assert.deepStrictEqual(last, [{ _tag: "Miss", claim: 1, reason: "none of the pool's 3 clones is ready" }, make(3)])
+    assert.deepStrictEqual(last, [
+      { _tag: "Miss", claim: 1, kind: "none-ready", reason: "none of the pool's 3 clones is ready" },
+      make(3)
+    ])
   })
 
   it("the dead and the old are not given", () => {
+    const kind = "none-ready"
     const one = { ...settings, size: 1 }
     const { log } = play(one, [0, tick], [1, ready(1)], [2, died(1)], [3, claim(1)], [4, ready(2)], [10_004, claim(2)])
     const reason = "none of the pool's 1 clones is ready"
@@ -115,9 +120,9 @@ describe("PoolStep", () => {
       [make(1)],
       [],
       [destroy(1), make(2)],
-      [{ _tag: "Miss", claim: 1, reason }],
+      [{ _tag: "Miss", claim: 1, kind, reason }],
       [],
-      [destroy(2), { _tag: "Miss", claim: 2, reason }, make(3)]
+      [destroy(2), { _tag: "Miss", claim: 2, kind, reason }, make(3)]
     ])
   })
 
@@ -128,7 +133,9 @@ describe("PoolStep", () => {
     assert.strictEqual(PoolStep.breaker(opened.state, 1029), "open")
     assert.strictEqual(PoolStep.wakeAt(opened.state, 30), 1030)
     const [, miss] = PoolStep.step(opened.state, claim(1), 500)
-    assert.deepStrictEqual(miss, [{ _tag: "Miss", claim: 1, reason: "the pool's clones keep failing: no disk" }])
+    assert.deepStrictEqual(miss, [
+      { _tag: "Miss", claim: 1, kind: "breaker", reason: "the pool's clones keep failing: no disk" }
+    ])
 
     const [half, trying] = PoolStep.step(opened.state, tick, 1030)
     assert.strictEqual(PoolStep.breaker(half, 1030), "half-open")
@@ -166,7 +173,7 @@ describe("PoolStep", () => {
     const [drained, gone] = PoolStep.step(full, { _tag: "Drain" }, 4)
     assert.deepStrictEqual(gone, [destroy(1), destroy(2), destroy(3)])
     assert.deepStrictEqual(PoolStep.step(drained, claim(1), 5)[1], [
-      { _tag: "Miss", claim: 1, reason: "the pool is closing" }
+      { _tag: "Miss", claim: 1, kind: "closing", reason: "the pool is closing" }
     ])
   })
 

@@ -63,6 +63,17 @@ describe("exec-sandbox run", { timeout }, () => {
     assert.deepStrictEqual([done.code, done.stdout, done.stderr], [0, "2\n", ""])
   })
 
+  it("--trace prints the tree of spans with times to stderr, and the code's output is as ever", async () => {
+    const done = await python("print(1 + 1)", "--trace")
+    assert.deepStrictEqual([done.code, done.stdout], [0, "2\n"])
+    const lines = done.stderr.trimEnd().split("\n")
+    assert.match(lines[0] ?? "", /^ *at ms +took ms +span$/)
+    const names = lines.slice(1).map((line) => /^ *[\d.]+ +[\d.]+ {2}( *[\w.]+)/.exec(line)?.[1])
+    assert.strictEqual(names[0], "Sandbox.stream")
+    assert.includeMembers(names, ["        Vm.restore", "      Vm.handover", "  Session.exec"])
+    assert.strictEqual(names.at(-1), "  Vm.destroy")
+  })
+
   it.each([
     ["python", "print('python')"],
     ["javascript", "console.log('javascript')"],

@@ -30,6 +30,7 @@ import {
 } from "../SandboxError.ts"
 import { type Vm, VmLost, type VmStream } from "../Vm.ts"
 import { diskShare } from "./diskShare.ts"
+import * as Observe from "./Observe.ts"
 import * as Output from "./Output.ts"
 
 /** Where a session's VM came from, for its receipts. Times in ms. */
@@ -200,7 +201,7 @@ export const begin = Effect.fnUntraced(function* (
       Effect.flatMap(Clock.currentTimeMillis, (now) => {
         over = true
         const receipt = write(now, outcome, reason, evidence)
-        return Effect.as(holder.receipts.publish(receipt), receipt)
+        return holder.receipts.publish(receipt).pipe(Effect.andThen(Observe.receipt(receipt)), Effect.as(receipt))
       })
     )
   yield* Effect.addFinalizer(() => (over ? Effect.void : publish("Cancelled", "cancelled", undefined)))

@@ -14,7 +14,7 @@ import * as PoolStep from "./PoolStep.ts"
 /** A clone for the one who claimed it, or why there is none. */
 export type Answer<A> =
   | { readonly _tag: "Given"; readonly clone: A; readonly discard: Effect.Effect<void> }
-  | { readonly _tag: "Missed"; readonly reason: string }
+  | { readonly _tag: "Missed"; readonly kind: PoolStep.MissKind; readonly reason: string }
 
 export interface PoolActor<A> {
   /** A ready clone, which lives as long as the scope or until it is discarded. */
@@ -134,7 +134,7 @@ export const make = Effect.fnUntraced(function* <A, E extends { readonly message
           claims.delete(action.claim)
           return claimer === undefined
             ? Effect.void
-            : Deferred.succeed(claimer.reply, { _tag: "Missed", reason: action.reason })
+            : Deferred.succeed(claimer.reply, { _tag: "Missed", kind: action.kind, reason: action.reason })
         })
     }
   }
@@ -171,7 +171,7 @@ export const make = Effect.fnUntraced(function* <A, E extends { readonly message
     Effect.gen(function* () {
       const id = nextClaim++
       const claimer: Claim<A> = { reply: yield* Deferred.make<Answer<A>>(), given: undefined }
-      if (state.draining) return { _tag: "Missed", reason: "the pool is closing" } as const
+      if (state.draining) return { _tag: "Missed", kind: "closing", reason: "the pool is closing" } as const
       claims.set(id, claimer)
       tell({ _tag: "Claim", claim: id })
       const answer = yield* restore(Deferred.await(claimer.reply)).pipe(

@@ -63,7 +63,10 @@ export type Action =
   | { readonly _tag: "Make"; readonly id: number }
   | { readonly _tag: "Destroy"; readonly id: number }
   | { readonly _tag: "Give"; readonly claim: number; readonly id: number }
-  | { readonly _tag: "Miss"; readonly claim: number; readonly reason: string }
+  | { readonly _tag: "Miss"; readonly claim: number; readonly kind: MissKind; readonly reason: string }
+
+/** Why a claim got nothing, for whoever counts; `reason` says it in words. */
+export type MissKind = "closing" | "size-zero" | "breaker" | "none-ready"
 
 export type Breaker = "closed" | "open" | "half-open"
 
@@ -98,11 +101,13 @@ export const wakeAt = (state: State, now: number): number | undefined => {
 const without = <T extends { readonly id: number }>(list: ReadonlyArray<T>, id: number): ReadonlyArray<T> =>
   list.filter((it) => it.id !== id)
 
-const missReason = (state: State, now: number): string => {
-  if (state.draining) return "the pool is closing"
-  if (state.settings.size === 0) return "the pool's size is 0"
-  if (breaker(state, now) !== "closed") return `the pool's clones keep failing: ${state.cause}`
-  return `none of the pool's ${state.settings.size} clones is ready`
+const miss = (state: State, now: number): { readonly kind: MissKind; readonly reason: string } => {
+  if (state.draining) return { kind: "closing", reason: "the pool is closing" }
+  if (state.settings.size === 0) return { kind: "size-zero", reason: "the pool's size is 0" }
+  if (breaker(state, now) !== "closed") {
+    return { kind: "breaker", reason: `the pool's clones keep failing: ${state.cause}` }
+  }
+  return { kind: "none-ready", reason: `none of the pool's ${state.settings.size} clones is ready` }
 }
 
 /** Suspends making when too much has failed in a row. */
@@ -186,7 +191,7 @@ export const step = (before: State, message: Message, now: number): readonly [St
   // A claim waits only for a clone that is on its way and that nobody before it waits for.
   const coming = state.making.filter((it) => it.started).length
   for (const claim of state.waiting.slice(coming)) {
-    actions.push({ _tag: "Miss", claim, reason: missReason(state, now) })
+    actions.push({ _tag: "Miss", claim, ...miss(state, now) })
   }
   state = { ...state, waiting: state.waiting.slice(0, coming) }
 

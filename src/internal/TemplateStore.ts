@@ -100,6 +100,10 @@ export interface TemplateStore {
   readonly lockOf: (key: string) => string
   /** Why the template cannot be used, or nothing when it is whole. */
   readonly unusable: (key: string) => string | undefined
+  /** Stands for the very files that the template has now; `undefined` when it has none. */
+  readonly generation: (key: string) => string | undefined
+  /** Why clones of that generation are not clones of the template any more; nothing when it is only gone. */
+  readonly changedSince: (key: string, generation: string | undefined) => string | undefined
   readonly list: () => ReadonlyArray<Stored>
   /** A directory to make a template in; gone with the scope unless `keep` took it. Also removes what killed processes left. */
   readonly workDirectory: Effect.Effect<string, StoreFailed, Scope.Scope>
@@ -146,7 +150,17 @@ export const make = (store: string): TemplateStore => {
     }
   }
 
+  const generation = (key: string): string | undefined => {
+    const ram = fs.statSync(filesIn(directoryOf(key)).ram, { bigint: true, throwIfNoEntry: false })
+    return ram === undefined ? undefined : [ram.ino, ram.size, ram.mtimeNs, ram.ctimeNs].join(":")
+  }
+
   return {
+    generation,
+    changedSince: (key, then) => {
+      const now = generation(key)
+      return now === undefined || now === then ? undefined : "its template was changed or made again"
+    },
     directoryOf,
     lockOf: (key) => path.join(store, `.lock-${key}`),
     unusable: (key) => {

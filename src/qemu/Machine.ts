@@ -4,10 +4,13 @@
  */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
+import type * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
-import type * as Scope from "effect/Scope"
+import * as Scope from "effect/Scope"
+import type { AnySpan } from "effect/Tracer"
 import { type ChildProcess, spawn } from "node:child_process"
 import type { Duplex } from "node:stream"
+import { currentSpan, lateSpan } from "../internal/Observe.ts"
 
 /** QEMU could not be started, refused a command, or ended. */
 export class MachineFailure extends Schema.TaggedError<MachineFailure>()("MachineFailure", {
@@ -56,7 +59,12 @@ const decodeMigration = Schema.decodeUnknownOption(Schema.Struct({ status: Schem
 export interface Launch {
   readonly argv: readonly [string, ...ReadonlyArray<string>]
   readonly files: ReadonlyArray<number>
+  /** Called once when the process has ended. */
+  readonly ended?: (end: End) => void
 }
+
+/** How a process ended: by us, by somebody else's signal, or by itself. */
+export type End = "ours" | "killed" | "exited"
 
 const started = (launch: Launch): Effect.Effect<ChildProcess, MachineFailure> =>
   Effect.callback((resume) => {
@@ -80,7 +88,19 @@ export const launch = Effect.fnUntraced(function* (
 ): Effect.fn.Return<Machine, MachineFailure, Scope.Scope> {
   const dead = yield* Deferred.make<void>()
   const failed = yield* Deferred.make<never, MachineFailure>()
-  const child = yield* Effect.acquireRelease(started(options), (process) => end(process, dead))
+  const begun = yield* currentSpan
+  let ours = false
+  const ending = (process: ChildProcess): Effect.Effect<void> =>
+    Effect.suspend(() => {
+      ours = true
+      return end(process, dead, begun)
+    })
+  // Whoever closes the scope runs this with its own spans, not with those of the start.
+  const child = yield* Effect.uninterruptible(
+    Effect.flatMap(Effect.scope, (scope) =>
+      Effect.tap(started(options), (process) => Scope.addFinalizer(scope, ending(process)))
+    )
+  )
   const pid = child.pid ?? 0
 
   let tail = ""
@@ -92,7 +112,6 @@ export const launch = Effect.fnUntraced(function* (
   let migration = yield* Deferred.make<void, MachineFailure>()
   let nextId = 1
   let failure: MachineFailure | undefined
-  let ours = false
   const fail = (problem: string, killed = false): void => {
     if (failure !== undefined) return
     failure = new MachineFailure({ problem, killed })
@@ -136,11 +155,13 @@ export const launch = Effect.fnUntraced(function* (
   child.stderr?.on("data", say)
   console.on("data", say)
   child.once("exit", (code, signal) => {
+    const killed = !ours && (signal === "SIGKILL" || signal === "SIGTERM")
+    options.ended?.(ours ? "ours" : killed ? "killed" : "exited")
+    // Who waits for it may run on before this returns.
     Deferred.doneUnsafe(dead, Effect.void)
     const said = tail.trimEnd().split("\n")
     // A guest that crashed says why before it says where.
     const last = (said.find((line) => /panic|fatal/.test(line)) ?? said.at(-1) ?? "").trim()
-    const killed = !ours && (signal === "SIGKILL" || signal === "SIGTERM")
     fail(`QEMU ended (${signal ?? `exit code ${code}`})${last === "" ? "" : `: ${last}`}`, killed)
     channel.destroy()
     console.destroy()
@@ -186,16 +207,13 @@ export const launch = Effect.fnUntraced(function* (
       )
     ),
     failure: Deferred.await(failed),
-    kill: Effect.suspend(() => {
-      ours = true
-      return end(child, dead)
-    }),
+    kill: ending(child),
     console: () => tail
   }
 })
 
 /** Kills the process group and waits for the death of its leader. */
-const end = (child: ChildProcess, dead: Deferred.Deferred<void>): Effect.Effect<void> =>
+const end = (child: ChildProcess, dead: Deferred.Deferred<void>, begun: Option.Option<AnySpan>): Effect.Effect<void> =>
   Effect.suspend(() => {
     if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return Effect.void
     try {
@@ -203,5 +221,5 @@ const end = (child: ChildProcess, dead: Deferred.Deferred<void>): Effect.Effect<
     } catch {
       child.kill("SIGKILL")
     }
-    return Deferred.await(dead)
+    return Deferred.await(dead).pipe(lateSpan("Vm.destroy", begun, { pid: child.pid }))
   })

@@ -113,6 +113,7 @@ describe("PoolActor", () => {
       yield* until(pool.state, (it) => it.breaker === "open")
       assert.deepStrictEqual(yield* Effect.scoped(pool.claim), {
         _tag: "Missed",
+        kind: "breaker",
         reason: "the pool's clones keep failing: no disk"
       })
       broken = false

@@ -4,6 +4,7 @@ import * as CliError from "effect/cli/CliError"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
+import { identity } from "effect/Function"
 import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
 import * as Execution from "../../Execution.ts"
@@ -14,6 +15,7 @@ import { ofFailure, ofResult } from "../json.ts"
 import { printJson, write } from "../output.ts"
 import { type Drawer, withProgress } from "../progress.ts"
 import { type Problem, sourceOf } from "../source.ts"
+import { traced } from "../trace.ts"
 import * as transfer from "../transfer.ts"
 
 const usage = ({ message, missing }: Pick<Problem, "message" | "missing">) =>
@@ -64,10 +66,15 @@ export const run = Command.make(
     upload: transfer.upload,
     download: transfer.download,
     json: flags.json,
+    trace: Flag.Boolean("trace").pipe(
+      Flag.withoutNegation,
+      Flag.withDescription("Print where the time went to stderr, as a tree"),
+      Flag.withDefault(false)
+    ),
     quiet: flags.quiet
   },
   Effect.fn("cli.run")(function* (given) {
-    const { code, download, env, file, json, language, memory, quiet, stdin, time, upload } = given
+    const { code, download, env, file, json, language, memory, quiet, stdin, time, trace, upload } = given
     const source = sourceOf(Option.getOrUndefined(code), Option.getOrUndefined(file), Option.getOrUndefined(language))
     if (source._tag === "Problem") return yield* usage(source)
     if (stdin && source._tag === "Stdin") {
@@ -96,6 +103,7 @@ export const run = Command.make(
         }).pipe(Effect.scoped)
         yield* (upload.length + download.length === 0 ? alone : withFiles).pipe(
           Effect.provide(Sandbox.layer),
+          trace ? traced : identity,
           Effect.tapError((error) => (json && error._tag !== "Leave" ? printJson(ofFailure(error)) : Effect.void))
         )
       })

@@ -1,0 +1,135 @@
+/**
+ * Telemetry: every span and every metric of the library, by name.
+ *
+ * Spans go to Effect's `Tracer` and metrics to Effect's `Metric` registry, so any exporter works, for example `Otlp.layerJson`
+ * or `PrometheusMetrics` of `effect/observability`. Nothing is sent anywhere by the library itself. Durations of metrics are in
+ * ms.
+ *
+ * | span | what it covers | attributes, each with the prefix `exec_sandbox.` |
+ * |---|---|---|
+ * | `Sandbox.run`, `Sandbox.stream` | one execution in a VM of its own, from the request to the VM's confirmed death | |
+ * | `Sandbox.session` | until a session can be used | `memory_mib`, `session` |
+ * | `Pool.clone` | acquire: until a VM was found and handed over | `memory_mib`, `start_path` (`pool`, `restore`, `boot`), `missed` (why not a faster path) |
+ * | `Pool.claim` | of it: the pool's answer | `hit`, `miss` (see `poolClaims`) |
+ * | `Capacity.reserve` | of it: a place on the host | `memory_mib`, `spare`, `waited` |
+ * | `Template.clone` | of it: a clone of a template, which is made first when there is none | `template` |
+ * | `Template.build` | boot, warm and seal | `template`, `memory_mib` |
+ * | `Vm.boot`, `Vm.seal` | of it | |
+ * | `Vm.restore` | a QEMU from its start until its guest runs | |
+ * | `Vm.handover` | clock, entropy, identity and settings, until the guest has acknowledged | `purpose` |
+ * | `Vm.destroy` | from the kill of a QEMU until its death is confirmed | `pid` |
+ * | `Pool.refill` | one clone for the pool, warm and paused; a root, since nobody waits for it | `memory_mib` |
+ * | `Pool.warmUp` | of it: every interpreter runs a line | |
+ * | `Session.exec`, `Process.run` | one execution, of code or of a command | `receipt`, `language`, `outcome`, `exit_code`, `queue_ms`, `execute_ms` |
+ * | `Process.spawn` | until a process has started | |
+ * | `Files.*`, `Host.*`, `Image.*`, `Template.warm` | the operation of that name | |
+ *
+ * A failed span has its typed error. `Vm.destroy` belongs to whatever is open when a VM ends, most often the caller whose scope
+ * closes.
+ *
+ * @since 0.1.0
+ */
+import * as Metric from "effect/Metric"
+
+/** Bounds of histograms, ms: a claim takes a few, a restore under emulation hundreds, a build ten thousands. */
+const boundaries = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 60_000]
+
+/** Names of all spans whose names do not end in a file operation. @since 0.1.0 @category constants */
+export const spanNames = [
+  "Sandbox.run",
+  "Sandbox.stream",
+  "Sandbox.session",
+  "Pool.clone",
+  "Pool.claim",
+  "Pool.refill",
+  "Pool.warmUp",
+  "Capacity.reserve",
+  "Template.clone",
+  "Template.build",
+  "Template.warm",
+  "Vm.boot",
+  "Vm.seal",
+  "Vm.restore",
+  "Vm.handover",
+  "Vm.destroy",
+  "Session.exec",
+  "Process.run",
+  "Process.spawn"
+] as const
+
+/** VMs that are alive now. @since 0.1.0 @category metrics */
+export const vmsLive: Metric.Gauge<number> = Metric.gauge("exec_sandbox_vms_live", {
+  description: "QEMU processes that are alive"
+})
+
+/**
+ * VMs that have ended, by `cause`: `destroyed` (by its owner), `violation` (the guest broke the channel's rules), `silent` (it
+ * stopped answering), `start-failed`, `killed` (by somebody else's signal) or `exited` (QEMU ended by itself: the guest crashed
+ * or powered off).
+ *
+ * @since 0.1.0
+ * @category metrics
+ */
+export const vmDeaths: Metric.Counter<number> = Metric.counter("exec_sandbox_vm_deaths", {
+  description: "VMs that have ended, by cause",
+  incremental: true
+})
+
+/** From the start of a QEMU until its restored guest runs, ms. @since 0.1.0 @category metrics */
+export const restoreDuration: Metric.Histogram<number> = Metric.histogram("exec_sandbox_restore_duration_ms", {
+  description: "Restores of a clone",
+  boundaries
+})
+
+/** From the host's HELLO until the guest has acknowledged, ms. @since 0.1.0 @category metrics */
+export const handoverDuration: Metric.Histogram<number> = Metric.histogram("exec_sandbox_handover_duration_ms", {
+  description: "Handovers of a VM",
+  boundaries
+})
+
+/** Boot, warm-up and seal of a template, ms. @since 0.1.0 @category metrics */
+export const templateBuildDuration: Metric.Histogram<number> = Metric.histogram(
+  "exec_sandbox_template_build_duration_ms",
+  { description: "Builds of a template", boundaries }
+)
+
+/**
+ * Claims of a pooled clone, by `result` (`hit` or `miss`) and, for a miss, `reason`: `no-pool`, `no-pool-for-size`, `size-zero`,
+ * `none-ready`, `breaker` (its clones keep failing), `closing`, `stale` (its template was made again) or `not-taken-over`.
+ *
+ * @since 0.1.0
+ * @category metrics
+ */
+export const poolClaims: Metric.Counter<number> = Metric.counter("exec_sandbox_pool_claims", {
+  description: "Claims of a pooled clone, by result and reason",
+  incremental: true
+})
+
+/** Clones made for a pool, by `result`: `ready` or `failed`. @since 0.1.0 @category metrics */
+export const poolRefills: Metric.Counter<number> = Metric.counter("exec_sandbox_pool_refills", {
+  description: "Clones made for a pool, by result",
+  incremental: true
+})
+
+/** Callers that wait for a place on the host now. @since 0.1.0 @category metrics */
+export const capacityWaiting: Metric.Gauge<number> = Metric.gauge("exec_sandbox_capacity_waiting", {
+  description: "Callers that wait for a place on the host"
+})
+
+/** Callers that got no place on the host. @since 0.1.0 @category metrics */
+export const capacityRefused: Metric.Counter<number> = Metric.counter("exec_sandbox_capacity_refused", {
+  description: "Callers that got no place on the host",
+  incremental: true
+})
+
+/** Executions that have ended, by `language` (`command` for a program) and `outcome`. @since 0.1.0 @category metrics */
+export const executions: Metric.Counter<number> = Metric.counter("exec_sandbox_executions", {
+  description: "Executions that have ended, by language and outcome",
+  incremental: true
+})
+
+/** From an execution's start in the guest to its end, ms, by `language`. @since 0.1.0 @category metrics */
+export const executionDuration: Metric.Histogram<number> = Metric.histogram("exec_sandbox_execution_duration_ms", {
+  description: "Executions, from their start in the guest to their end",
+  boundaries
+})
