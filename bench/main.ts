@@ -20,6 +20,7 @@ import * as files from "./files.ts"
 import { type Measurement, table } from "./Measure.ts"
 import * as programs from "./process.ts"
 import * as pool from "./pool.ts"
+import * as ports from "./ports.ts"
 import * as start from "./start.ts"
 import * as template from "./template.ts"
 
@@ -55,6 +56,7 @@ const main = Effect.gen(function* () {
     ...(yield* exec.measure(many(50, 300))),
     ...(yield* programs.measure(many(20, 100))),
     ...(yield* files.measure(many(20, 100))),
+    ...(yield* ports.measure(many(20, 100))),
     ...(yield* pool.measure(many(5, 30), { idleSeconds: 10 })),
     ...(yield* cli.measure(many(5, 20)))
   ]

@@ -92,14 +92,38 @@ export const Isolation = Schema.Struct({
 export type Isolation = typeof Isolation.Type
 
 /**
+ * What went through a port of the guest while an execution ran. `host` and `port` are the host's, where it was exposed, and
+ * `null` for what came through the session's HTTP client. `connections` counts those that were made, `refused` those of
+ * them, and beyond the most that there may be, that reached nobody. `bytesIn` went into the guest, `bytesOut` came out.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const PortUse = Schema.Struct({
+  guestPort: Schema.Int,
+  host: Schema.NullOr(Schema.String),
+  port: Schema.NullOr(Schema.Int),
+  connections: Schema.Int,
+  refused: Schema.Int,
+  bytesIn: Schema.Finite,
+  bytesOut: Schema.Finite
+})
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type PortUse = typeof PortUse.Type
+
+/**
  * The receipt of one execution.
  *
  * Units: `…Ms` milliseconds (fractions allowed), `…Bytes` bytes, `startedAt` ISO 8601 in UTC by the host's clock.
  * `sequence` counts the executions of a session from 1. `timing.queueMs` is the wait behind earlier executions of the same
  * language, `acquireMs` the time to get the VM and `handoverMs` the time to make it unique (both `null` after the first
  * execution of a session), `executeMs` from the interpreter's start of the code to its end. `usage` comes from the guest's
- * cgroup counters and covers the interpreter's whole process tree. `filesChanged`, `egress` and `ports` are `null` while
- * they are not recorded. A cancelled execution's end is not waited for, so its `state`, `exitCode` and `usage` are `null`.
+ * cgroup counters and covers the interpreter's whole process tree. `ports` lists every port that was
+ * exposed at any time during the execution, and those that the HTTP client has asked. `filesChanged` and `egress` are `null`
+ * while they are not recorded. A cancelled execution's end is not waited for, so its `state`, `exitCode` and `usage` are `null`.
  *
  * @since 0.1.0
  * @category models
@@ -153,7 +177,7 @@ export const Receipt = Schema.Struct({
     executeMs: Schema.NullOr(Schema.Finite)
   }),
   egress: Schema.NullOr(Schema.Array(Schema.Unknown)),
-  ports: Schema.NullOr(Schema.Array(Schema.Unknown)),
+  ports: Schema.NullOr(Schema.Array(PortUse)),
   filesChanged: Schema.NullOr(Schema.Array(Schema.Unknown))
 })
 /**

@@ -7,6 +7,7 @@
 import * as Arr from "effect/Array"
 import * as Effect from "effect/Effect"
 import * as Queue from "effect/Queue"
+import type { HttpClient } from "effect/http/HttpClient"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { createHash, randomUUID } from "node:crypto"
@@ -16,9 +17,13 @@ import { Sub } from "./guest/Frame.ts"
 import type { ExecOpen } from "./guest/Protocol.ts"
 import * as Attempt from "./internal/Attempt.ts"
 import { decodeInput } from "./internal/decodeInput.ts"
+import * as Guest from "./internal/Guest.ts"
 import * as GuestFiles from "./internal/GuestFiles.ts"
 import * as Idle from "./internal/Idle.ts"
+import * as PortLedger from "./internal/PortLedger.ts"
+import * as SessionPorts from "./internal/SessionPorts.ts"
 import type { Limits } from "./Limits.ts"
+import type { Ports } from "./Ports.ts"
 import * as Process from "./Process.ts"
 import type { Publisher } from "./Receipts.ts"
 import type { SandboxError } from "./SandboxError.ts"
@@ -70,6 +75,13 @@ export interface Session {
   ) => Effect.Effect<Execution.Result, Execution.Failure>
   /** The session's files. A lost VM fails what is under way with `SessionClosed`: its disk is gone with it. */
   readonly files: Files
+  /** The servers that run in the guest, reached over a port of the host. */
+  readonly ports: Ports
+  /**
+   * An HTTP client for the servers that run in the guest; no port of the host is used. The guest is `http://localhost:PORT`,
+   * and any other address an `InvalidUrlError`. At most 64 requests are under way at a time, the rest wait.
+   */
+  readonly http: HttpClient
 }
 
 /**
@@ -117,6 +129,7 @@ export const make = Effect.fnUntraced(function* (
     origin,
     limits,
     receipts,
+    ports: PortLedger.make(),
     sequence: 0,
     closed: undefined
   }
@@ -183,20 +196,23 @@ export const make = Effect.fnUntraced(function* (
     return result
   }, Effect.scoped)
 
-  const files = GuestFiles.make(vm, {
+  const guest = Guest.make(vm, {
     id: holder.id,
     closed: () => holder.closed,
     close: (problem) => {
       holder.closed ??= problem
     }
   })
+  const { http, ports } = yield* SessionPorts.make(guest, holder.ports, machine.failure)
 
   return {
     id: holder.id,
     spawn: (command, options) => Process.spawn(holder, command, options),
     run: (command, options) => Process.run(holder, command, options),
     exec: (request) => execute(request, () => Effect.void, true),
-    files,
+    files: GuestFiles.make(guest),
+    ports,
+    http,
     output: Stream.fromPull(
       Effect.succeed(
         Effect.map(vm.lateOutput, (pieces) =>

@@ -25,6 +25,9 @@ export * as Limits from "./Limits.ts"
 /** A program started by name in a session, with pipes or a terminal. @since 0.1.0 */
 export * as Process from "./Process.ts"
 
+/** The servers in a session's guest, reached from the host. @since 0.1.0 */
+export * as Ports from "./Ports.ts"
+
 /** Clones that are ready before anybody asks. @since 0.1.0 */
 export * as Pool from "./Pool.ts"
 

@@ -17,6 +17,8 @@ export interface Finished {
 /** A CLI that runs. `until` waits for text on stdout or stderr; it fails when the process ends without it. */
 export interface Running {
   readonly child: ReturnType<typeof spawn>
+  /** What has come until now. */
+  readonly text: (name: "stdout" | "stderr") => string
   readonly until: (text: string) => Promise<void>
   readonly finished: Promise<Finished>
 }
@@ -61,7 +63,7 @@ export const startCli = (
         reject
       )
     })
-  return { child, until, finished }
+  return { child, text, until, finished }
 }
 
 /** Runs the CLI to its end. */

@@ -269,6 +269,8 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     onFrame,
     onViolation: violation
   })
+  // Every stream that has to wait for the socket listens to it.
+  socket.setMaxListeners(0)
   socket.on("data", decode)
   socket.on("error", (error) => lost(`the connection broke: ${error.message}`))
   socket.on("end", () => lost("the connection closed"))

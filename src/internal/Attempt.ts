@@ -32,6 +32,7 @@ import { type Vm, VmLost, type VmStream } from "../Vm.ts"
 import { diskShare } from "./diskShare.ts"
 import * as Observe from "./Observe.ts"
 import * as Output from "./Output.ts"
+import type { PortLedger } from "./PortLedger.ts"
 
 /** Where a session's VM came from, for its receipts. Times in ms. */
 export interface Origin {
@@ -50,6 +51,7 @@ export interface Holder {
   readonly origin: Origin
   readonly limits: Required<Limits>
   readonly receipts: Publisher
+  readonly ports: PortLedger
   /** How many attempts there have been. */
   sequence: number
   /** Why nothing more runs in it, once it is closed. */
@@ -151,6 +153,7 @@ export const begin = Effect.fnUntraced(function* (
   const openedAt = yield* Clock.currentTimeMillis
   let startedAt: number | undefined
   let over = false
+  const ports = yield* holder.ports.record
   const stdout = Output.make(allowed.outputBytes)
   const stderr = Output.make(allowed.outputBytes)
 
@@ -191,7 +194,7 @@ export const begin = Effect.fnUntraced(function* (
       executeMs: startedAt === undefined ? null : ended - startedAt
     },
     egress: null,
-    ports: null,
+    ports: ports(),
     filesChanged: null
   })
 

@@ -86,6 +86,15 @@ func (s *Stream) sendSome(sub byte, payload []byte) int {
 	return n
 }
 
+// Finish says that a sub-channel has brought everything.
+func (s *Stream) Finish(sub byte) {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	if !s.dead {
+		s.conn.put(s.id, Data, sub|Last, nil)
+	}
+}
+
 // Note sends a typed event.
 func (s *Stream) Note(event any) { s.control(Note, event, false) }
 

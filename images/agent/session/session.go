@@ -10,6 +10,7 @@ import (
 
 	"exec-sandbox/agent/boot"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/dial"
 	"exec-sandbox/agent/files"
 	"exec-sandbox/agent/identity"
 	"exec-sandbox/agent/process"
@@ -114,6 +115,10 @@ func (s *Session) Open(stream *channel.Stream, payload []byte) error {
 	default:
 		if files.Serves(request.Method) {
 			s.files.Open(stream, payload)
+			return nil
+		}
+		if dial.Serves(request.Method) {
+			dial.Open(stream, payload)
 			return nil
 		}
 		stream.Reset("unsupported", fmt.Sprintf("no method %q", request.Method))

@@ -9,6 +9,7 @@ import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
 import * as Execution from "../../Execution.ts"
 import * as Sandbox from "../../Sandbox.ts"
+import { expose, exposeAll } from "../expose.ts"
 import * as flags from "../flags.ts"
 import { readCode, readStdin } from "../input.ts"
 import { ofFailure, ofResult } from "../json.ts"
@@ -63,6 +64,7 @@ export const run = Command.make(
       Flag.withDescription("Give this command's stdin to the code, once it has ended; without it the code's is empty"),
       Flag.withDefault(false)
     ),
+    expose,
     upload: transfer.upload,
     download: transfer.download,
     json: flags.json,
@@ -74,7 +76,7 @@ export const run = Command.make(
     quiet: flags.quiet
   },
   Effect.fn("cli.run")(function* (given) {
-    const { code, download, env, file, json, language, memory, quiet, stdin, time, trace, upload } = given
+    const { code, download, env, expose, file, json, language, memory, quiet, stdin, time, trace, upload } = given
     const source = sourceOf(Option.getOrUndefined(code), Option.getOrUndefined(file), Option.getOrUndefined(language))
     if (source._tag === "Problem") return yield* usage(source)
     if (stdin && source._tag === "Stdin") {
@@ -96,12 +98,14 @@ export const run = Command.make(
         }
         yield* drawer.clear
         const alone = json ? asJson(Sandbox.run(request)) : live(Sandbox.stream(request), drawer)
-        const withFiles = Effect.gen(function* () {
+        const inSession = Effect.gen(function* () {
           const session = yield* Sandbox.session({ limits: request.limits ?? {} })
           const run = json ? asJson(session.exec(request)) : live(session.stream(request), drawer)
+          yield* drawer.clear
+          yield* exposeAll(session, expose, quiet)
           yield* transfer.between(session, upload, download, run)
         }).pipe(Effect.scoped)
-        yield* (upload.length + download.length === 0 ? alone : withFiles).pipe(
+        yield* (upload.length + download.length + expose.length === 0 ? alone : inSession).pipe(
           Effect.provide(Sandbox.layer),
           trace ? traced : identity,
           Effect.tapError((error) => (json && error._tag !== "Leave" ? printJson(ofFailure(error)) : Effect.void))

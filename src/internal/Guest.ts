@@ -1,0 +1,38 @@
+/** The guest as a session's own parts see it: what a lost VM or a closed session means for them. */
+import * as Effect from "effect/Effect"
+import { fail, ProtocolError, type SandboxError, SessionClosed } from "../SandboxError.ts"
+import type { Vm, VmLost } from "../Vm.ts"
+import type * as SessionFiles from "./SessionFiles.ts"
+
+/** What a session knows of itself: whether it is closed, and why. */
+interface State {
+  readonly id: string
+  readonly closed: () => string | undefined
+  readonly close: (problem: string) => void
+}
+
+export interface Guest extends SessionFiles.Guest {
+  /** Fails when the session is closed. */
+  readonly usable: Effect.Effect<void, SandboxError>
+}
+
+export const make = (vm: Vm, state: State): Guest => {
+  const over = (problem: string) => fail(new SessionClosed({ session: state.id, problem }))
+  const usable = Effect.suspend(() => {
+    const closed = state.closed()
+    return closed === undefined ? Effect.void : Effect.fail(over(closed))
+  })
+  const lost = (error: VmLost): Effect.Effect<never, SandboxError> => {
+    state.close(error.problem)
+    return Effect.fail(error.violation ? fail(new ProtocolError({ problem: error.problem })) : over(error.problem))
+  }
+  return {
+    usable,
+    lost,
+    open: (message) => Effect.andThen(usable, Effect.catch(vm.open(message, []), lost)),
+    violated: (problem) => {
+      state.close("its guest broke the protocol")
+      return Effect.andThen(vm.destroy, Effect.fail(fail(new ProtocolError({ problem }))))
+    }
+  }
+}
