@@ -89,6 +89,11 @@ describe("Pool", () => {
                 assert.strictEqual(who, `claim ${n}`)
                 const files = yield* mine.exec({ language: "bash", code: 'ls -A ~ | wc -l; touch ~/mine; echo "$WHO"' })
                 assert.match(files.stdout, new RegExp(`^\\d+\nclaim ${n}\n$`))
+                const answer = `response.end("claim ${n}")`
+                const server = `require("http").createServer((_, response) => ${answer}).listen(8099)`
+                yield* mine.exec({ language: "javascript", code: server })
+                const { url } = yield* mine.ports.expose(8099)
+                assert.strictEqual(yield* Effect.promise(async () => (await fetch(url)).text()), `claim ${n}`)
                 if (n === 0) yield* mine.exec({ language: "python", code: "leftover = 1" })
                 else {
                   const fresh = yield* mine.exec({ language: "python", code: "'leftover' in globals()" })
