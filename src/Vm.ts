@@ -176,28 +176,13 @@ interface Launched extends Machine.Machine {
   readonly killFor: (cause: Observe.DeathCause) => Effect.Effect<void>
 }
 
-const launch = Effect.fnUntraced(function* (
-  shape: Shape,
-  start: Input["start"],
-  files: ReadonlyArray<number>
-): Effect.fn.Return<Launched, SandboxError, Scope.Scope> {
-  const { image, launcher, memoryMiB, qemu } = shape
+/** Starts a machine that is counted while it lives; `ended` is for it to call, once. */
+const counted = Effect.fnUntraced(function* <E>(
+  start: (ended: (end: Machine.End) => void) => Effect.Effect<Machine.Machine, E, Scope.Scope>
+): Effect.fn.Return<Launched, E, Scope.Scope> {
   const life = yield* Observe.life
   let cause: Observe.DeathCause | undefined
-  const args = commandLine({
-    arch: image.arch,
-    accelerator: qemu.accelerator,
-    memoryMiB,
-    seccomp: qemu.seccomp,
-    portName,
-    readonlyRam: qemu.atLeast(8, 2),
-    start
-  })
-  const [command, ...rest] = [...launcher.argv, qemu.path, ...args]
-  const ended = (end: Machine.End): void => life.ended(end === "ours" ? (cause ?? "destroyed") : end)
-  const machine = yield* Machine.launch({ argv: [command ?? qemu.path, ...rest], files, ended }).pipe(
-    Effect.mapError(bootFailed("launch", undefined))
-  )
+  const machine = yield* start((end) => life.ended(end === "ours" ? (cause ?? "destroyed") : end))
   life.began()
   return {
     ...machine,
@@ -209,12 +194,29 @@ const launch = Effect.fnUntraced(function* (
   }
 })
 
+const launch = (shape: Shape, start: Input["start"], files: ReadonlyArray<number>) => {
+  const { image, launcher, memoryMiB, qemu } = shape
+  const args = commandLine({
+    arch: image.arch,
+    accelerator: qemu.accelerator,
+    memoryMiB,
+    seccomp: qemu.seccomp,
+    portName,
+    readonlyRam: qemu.atLeast(8, 2),
+    start
+  })
+  const [command, ...rest] = [...launcher.argv, qemu.path, ...args]
+  return counted((ended) => Machine.launch({ argv: [command ?? qemu.path, ...rest], files, ended })).pipe(
+    Effect.mapError(bootFailed("launch", undefined))
+  )
+}
+
 const toLost = (error: Channel.ChannelFailure | Machine.MachineFailure): VmLost =>
   new VmLost({ problem: error.message, violation: error._tag === "ChannelViolation" })
 
 /** Ties machine and channel into one VM. */
 const join = Effect.fnUntraced(function* (
-  shape: Shape,
+  isolation: Isolation,
   machine: Launched
 ): Effect.fn.Return<Vm & { readonly greeting: Effect.Effect<GuestHello, VmLost> }, never, Scope.Scope> {
   const channel = yield* Channel.make(machine.channel)
@@ -244,7 +246,7 @@ const join = Effect.fnUntraced(function* (
   )
   return {
     pid: machine.pid,
-    isolation: isolationOf(shape),
+    isolation,
     failure,
     pause: Effect.asVoid(Effect.mapError(machine.commands({ execute: "stop" }), toLost)),
     resume: Effect.asVoid(Effect.mapError(machine.commands({ execute: "cont" }), toLost)),
@@ -358,7 +360,7 @@ export const boot = Effect.fn("Vm.boot")(function* (
     ],
     (fds) => launch(shape, { kind: "boot", tscKhz }, fds)
   )
-  const vm = yield* join(shape, machine)
+  const vm = yield* join(isolationOf(shape), machine)
   yield* machine.commands({ execute: "qmp_capabilities" }).pipe(
     Effect.mapError(bootFailed("monitor", machine)),
     bounded(restoreBound, "monitor", machine),
@@ -444,7 +446,7 @@ export const restore = Effect.fn("Vm.restore")(function* (
     ],
     (fds) => launch(shape, { kind: "restore" }, fds)
   )
-  const vm = yield* join(shape, machine)
+  const vm = yield* join(isolationOf(shape), machine)
   yield* machine
     .commands({ execute: "qmp_capabilities" }, capabilities, {
       execute: "migrate-incoming",
@@ -461,4 +463,12 @@ export const restore = Effect.fn("Vm.restore")(function* (
       Effect.onError(() => machine.killFor("start-failed"))
     )
   return vm
+}, Observe.timed(Telemetry.restoreDuration))
+
+/** A VM over a machine that somebody else makes, and whose guest runs: what the test kit is made of. */
+export const over = Effect.fn("Vm.restore")(function* (
+  isolation: Isolation,
+  start: (ended: (end: Machine.End) => void) => Effect.Effect<Machine.Machine, SandboxError, Scope.Scope>
+): Effect.fn.Return<Vm, SandboxError, Scope.Scope> {
+  return yield* join(isolation, yield* counted(start))
 }, Observe.timed(Telemetry.restoreDuration))

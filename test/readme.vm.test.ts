@@ -9,7 +9,11 @@ const root = fileURLToPath(new URL("..", import.meta.url))
 const readme = fs.readFileSync(path.join(root, "README.md"), "utf8")
 const blocks = (language: string): ReadonlyArray<string> =>
   [...readme.matchAll(new RegExp(`^\`\`\`${language}\\n(.*?)^\`\`\``, "gms"))].map((match) => match[1] ?? "")
-const programs = blocks("ts").map((code) => code.replaceAll('"exec-sandbox"', '"../../src/index.ts"'))
+const programs = blocks("ts").map((code) =>
+  code
+    .replaceAll('"exec-sandbox"', '"../../src/index.ts"')
+    .replaceAll('"exec-sandbox/testing"', '"../../src/Testing.ts"')
+)
 
 /** Runs `use` with the programs as files beside the tests, so that their imports resolve as the tests' do. */
 const withPrograms = (use: (directory: string) => void): void => {
@@ -69,6 +73,18 @@ describe("README", () => {
       })
       assert.strictEqual(said, "nothing there\n")
       assert.strictEqual(fs.readFileSync(path.join(directory, "sorted/sorted.txt"), "utf8"), "2\n1\n")
+    })
+  })
+
+  it("its program over the test kit passes", () => {
+    withPrograms((directory) => {
+      const kit = programs.findIndex((code) => code.includes("Testing.ts"))
+      const main = `import { Effect } from "effect"
+        import { told, full } from "./program${kit}.ts"
+        console.log(await Effect.runPromise(told), await Effect.runPromise(full))`
+      fs.writeFileSync(path.join(directory, "main.ts"), main)
+      const said = execFileSync(process.execPath, [path.join(directory, "main.ts")], { encoding: "utf8" })
+      assert.strictEqual(said, "it printed 42 the host is full; later\n")
     })
   })
 

@@ -1,0 +1,346 @@
+/**
+ * Testing: a `Sandbox` in memory, for tests of programs that use one. No QEMU, no image, no root, a few ms a test.
+ *
+ * Only the machine is fake. A scripted guest speaks the real protocol over an in-memory channel, and everything above it is the
+ * library itself: sessions, limits, judgement, receipts, pool, capacity. So a script says what the guest's agent would
+ * have seen (an exit status, an errno, a limit that was hit), and the outcome, its error type and its receipt come out as they
+ * would on a real VM; the same contract suite passes on both. Time is Effect's `Clock`: with `TestClock`, a time limit passes
+ * when the test says so.
+ *
+ * What it does not do: run code, `files.watch`, `copyIn` and `copyOut`, memory or disk limits by itself (script them).
+ *
+ * @example
+ * ```ts
+ * const sandbox = Testing.layer({
+ *   script: (task) => (task.code.includes("6 * 7") ? Testing.prints("42\n") : Testing.exits(1, { stderr: "no\n" }))
+ * })
+ * ```
+ *
+ * @since 0.1.0
+ */
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import type * as Stream from "effect/Stream"
+import * as Capacity from "./Capacity.ts"
+import type { Language } from "./Execution.ts"
+import type { Evidence } from "./guest/Protocol.ts"
+import { Pool, type PoolOptions, Settings as PoolSettings } from "./Pool.ts"
+import type { Isolation } from "./Receipt.ts"
+import { Sandbox } from "./Sandbox.ts"
+import { BootFailed, fail, type SandboxError } from "./SandboxError.ts"
+import { machineMemoryMiB, Template } from "./Template.ts"
+import * as FakeGuest from "./testing/FakeGuest.ts"
+import * as FakeMachine from "./testing/FakeMachine.ts"
+import * as Vm from "./Vm.ts"
+
+/**
+ * What the guest is asked to run.
+ *
+ * - `vm`: which VM it runs in, counted from 1.
+ * - `language` and `code`: of an execution; for a process `language` is `null` and `code` the text for the shell, if any.
+ * - `argv`: of a process; `null` for an execution.
+ * - `env`: of the session and of this task together. `cwd`: absolute. `user`: `user` or `root`.
+ * - `stdin`, `stdinText`: what it reads; for a process it ends when the caller ends it. Read one of them, once.
+ * - `stdout`, `stderr`: write while it runs; they wait while the caller does not read.
+ * - `files`: the VM's files. `state`: lives as long as the interpreter does, from one task to the next.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Task {
+  readonly vm: number
+  readonly language: Language | null
+  readonly argv: ReadonlyArray<string> | null
+  readonly code: string
+  readonly env: Readonly<Record<string, string>>
+  readonly cwd: string
+  readonly user: "user" | "root"
+  readonly stdin: Stream.Stream<Uint8Array>
+  readonly stdinText: Effect.Effect<string>
+  readonly stdout: (text: string | Uint8Array) => Effect.Effect<void>
+  readonly stderr: (text: string | Uint8Array) => Effect.Effect<void>
+  readonly files: {
+    readonly read: (path: string) => Uint8Array | undefined
+    readonly write: (path: string, content: string | Uint8Array) => void
+  }
+  readonly state: Map<string, unknown>
+}
+
+/**
+ * How a task ends, as evidence; what is absent says that nothing happened. `stdout` and `stderr` are written at the end,
+ * after what the task wrote itself. `state: "reset"`: the interpreter died with it.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Ending {
+  readonly stdout?: string | Uint8Array
+  readonly stderr?: string | Uint8Array
+  readonly exitCode?: number
+  readonly signal?: string | null
+  readonly exception?: Evidence["exception"]
+  readonly commands?: Evidence["commands"]
+  readonly limits?: Evidence["limits"]
+  readonly result?: Evidence["result"]
+  readonly state?: "kept" | "reset"
+  readonly cpuMs?: number | null
+  readonly peakMemoryBytes?: number | null
+}
+
+/**
+ * What the guest makes of a task: an ending, or a fault of the sandbox.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export type Reply =
+  | ({ readonly _tag: "Ends" } & Ending)
+  | { readonly _tag: "Dies"; readonly by: "killed" | "exited"; readonly problem: string }
+  | { readonly _tag: "Stalls" }
+  | { readonly _tag: "Violates" }
+  | { readonly _tag: "Refuses"; readonly code: "invalid" | "unsupported" | "failed"; readonly problem: string }
+
+/**
+ * Decides what every task does. An effect may write, wait (on the test's clock or a latch of the test) and end when it
+ * likes; it is interrupted when the caller is, by a signal, and at its time limit.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export type Script = (task: Task) => Reply | Effect.Effect<Reply>
+
+/**
+ * How a VM starts: `delayMs` until it runs, default 0; `fails` with this problem instead (`BootFailed`); `answers: false`
+ * never acknowledges its handover; `refuses` one part of it.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Start {
+  readonly delayMs?: number
+  readonly fails?: string
+  readonly answers?: boolean
+  readonly refuses?: "clock" | "entropy" | "hostname" | "machineId" | "env" | "limits"
+}
+
+/**
+ * - `script`: see `Script`. Default: every task ends well and prints nothing.
+ * - `start`: how the nth VM starts, counted from 1. Default: at once.
+ * - `capacity`: VMs that the host has room for (default 1,000), and how long a caller waits for one, ms (default 60,000).
+ * - `pool`: see `PoolOptions`. Default: none.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Options {
+  readonly script?: Script
+  readonly start?: (vm: number) => Start
+  readonly capacity?: { readonly vms?: number; readonly maxWaitMs?: number }
+  readonly pool?: PoolOptions
+}
+
+/** Ends well, with what is given. @since 0.1.0 @category replies */
+export const ends = (ending: Ending = {}): Reply => ({ _tag: "Ends", ...ending })
+
+/** Writes to stdout and ends well. @since 0.1.0 @category replies */
+export const prints = (stdout: string | Uint8Array): Reply => ends({ stdout })
+
+/** Ends with the value of a trailing expression. @since 0.1.0 @category replies */
+export const gives = (json: NonNullable<Evidence["result"]>["json"], repr: string = JSON.stringify(json)): Reply =>
+  ends({ result: { repr, ...(json !== undefined && { json }) } })
+
+/** Ends with an exit code. @since 0.1.0 @category replies */
+export const exits = (exitCode: number, ending: Ending = {}): Reply => ends({ ...ending, exitCode })
+
+/** Ends by an uncaught exception; `errno`, `path` and `module` are what decides between the error channels. @since 0.1.0 @category replies */
+export const raises = (
+  type: string,
+  details: Partial<NonNullable<Evidence["exception"]>> = {},
+  ending: Ending = {}
+): Reply =>
+  ends({
+    exitCode: 1,
+    ...ending,
+    exception: { type, message: "", traceback: "", errno: null, path: null, module: null, code: null, ...details }
+  })
+
+/** Ends because a command is not there, with 127. @since 0.1.0 @category replies */
+export const misses = (command: string): Reply =>
+  ends({ exitCode: 127, commands: [{ name: command, kind: "not-found", path: null }] })
+
+/** Ends by a signal, such as `SIGSEGV`; the interpreter is reset. @since 0.1.0 @category replies */
+export const killedBy = (signal: string): Reply => ends({ signal, state: "reset" })
+
+/** Ends because a limit was hit: bytes, ms or a count, as the limit has it. @since 0.1.0 @category replies */
+export const exceeds = (
+  limit: Evidence["limits"][number]["limit"],
+  allowed: number | null = null,
+  observed: number | null = null
+): Reply => ends({ exitCode: 1, state: limit === "memory" ? "reset" : "kept", limits: [{ limit, allowed, observed }] })
+
+/** Never ends by itself: only its time limit, a signal or its caller's interruption ends it. @since 0.1.0 @category replies */
+export const hangs: Effect.Effect<never> = Effect.never
+
+/** The VM dies in the middle of it: `killed` by somebody's signal, or `exited` by itself. @since 0.1.0 @category replies */
+export const dies = (by: "killed" | "exited" = "exited", problem = "the guest died"): Reply => ({
+  _tag: "Dies",
+  by,
+  problem
+})
+
+/** The whole guest falls silent: no output, no answer, no limit holds. @since 0.1.0 @category replies */
+export const stalls: Reply = { _tag: "Stalls" }
+
+/** The guest breaks the channel's rules. @since 0.1.0 @category replies */
+export const violates: Reply = { _tag: "Violates" }
+
+/** The agent refuses the task: `invalid` is the caller's mistake, `failed` the agent's. @since 0.1.0 @category replies */
+export const refuses = (code: "invalid" | "unsupported" | "failed", problem: string): Reply => ({
+  _tag: "Refuses",
+  code,
+  problem
+})
+
+/**
+ * The fake VMs, for tests to look at and to break.
+ *
+ * @since 0.1.0
+ * @category services
+ */
+export class Machines extends Context.Service<
+  Machines,
+  {
+    /** The numbers of those that live. */
+    readonly live: Effect.Effect<ReadonlyArray<number>>
+    /** How many have been started. */
+    readonly started: Effect.Effect<number>
+    /** Kills one from outside, as a signal would; nothing happens to one that is dead. */
+    readonly kill: (vm: number) => Effect.Effect<void>
+    /** Every task that the guests were asked to run, oldest first. */
+    readonly tasks: Effect.Effect<ReadonlyArray<Task>>
+  }
+>()("exec-sandbox/Testing/Machines") {}
+
+/** What a receipt of the test kit says: nothing isolates a script. */
+const isolation: Isolation = {
+  accelerator: "tcg",
+  boundary: "emulated",
+  seccomp: false,
+  user: null,
+  parentDeath: false,
+  cgroup: null
+}
+
+/** The image and template that receipts of the test kit name. @since 0.1.0 @category constants */
+export const origin = "testing"
+
+/** Tasks that `Machines` remembers. */
+const maxTasks = 10_000
+
+const machines = (options: Options) =>
+  Effect.sync(() => {
+    const live = new Map<number, FakeMachine.FakeMachine>()
+    const tasks: Array<Task> = []
+    let started = 0
+    const run = (task: Task): Effect.Effect<Reply> =>
+      Effect.suspend(() => {
+        if (tasks.length < maxTasks) tasks.push(task)
+        const reply = options.script?.(task) ?? ends()
+        return Effect.isEffect(reply) ? reply : Effect.succeed(reply)
+      })
+    const clone = Effect.fn("Template.clone")(function* () {
+      const number = ++started
+      const start = options.start?.(number) ?? {}
+      if (start.delayMs !== undefined) yield* Effect.sleep(start.delayMs)
+      const { fails } = start
+      if (fails !== undefined) {
+        return yield* fail(new BootFailed({ stage: "restore", problem: fails, console: "" }))
+      }
+      const vm = yield* Vm.over(isolation, (ended) =>
+        Effect.gen(function* () {
+          const fake = yield* FakeMachine.make((end) => {
+            live.delete(number)
+            ended(end)
+          })
+          live.set(number, fake)
+          yield* FakeGuest.serve(fake, number, start, run)
+          return fake.machine
+        })
+      )
+      return {
+        vm,
+        key: origin,
+        image: origin,
+        startPath: { kind: "restore", missed: [{ kind: "pool", reason: "there is no pool" }] } as const,
+        stale: () => undefined
+      }
+    })
+    return {
+      clone,
+      service: Machines.of({
+        live: Effect.sync(() => [...live.keys()]),
+        started: Effect.sync(() => started),
+        kill: (vm) =>
+          Effect.callback((resume) => {
+            live.get(vm)?.die("killed", "QEMU ended (SIGKILL)")
+            // Whoever holds the other end of its channel learns of it first.
+            setImmediate(() => resume(Effect.void))
+          }),
+        tasks: Effect.sync(() => [...tasks])
+      })
+    }
+  })
+
+/**
+ * A sandbox in memory, with the fake machines it runs on. `options` are read once, when the layer is built.
+ *
+ * @since 0.1.0
+ * @category layers
+ */
+export const layer = (options: Options = {}): Layer.Layer<Sandbox | Machines, SandboxError> => {
+  const { maxWaitMs = Capacity.defaults.maxWaitMs, vms = 1000 } = options.capacity ?? {}
+  // A host has one core at the least; one without memory has room for none.
+  const roomy = vms === 0 ? 0 : 2 ** 30
+  const host = { cores: vms, freeMemoryMiB: roomy, totalMemoryMiB: roomy, memoryPressure: null }
+  const capacity = Layer.succeed(
+    Capacity.Capacity,
+    Capacity.make(
+      { ...Capacity.defaults, cpuOvercommit: 1, maxWaitMs },
+      { host: () => host, privateMemoryMiB: () => 0 }
+    )
+  )
+  const fakes = Layer.effectContext(
+    Effect.map(machines(options), ({ clone, service }) =>
+      Context.make(Machines, service).pipe(
+        Context.add(
+          Template,
+          Template.of({
+            clone,
+            warm: (memoryMiB) =>
+              Effect.succeed({
+                key: origin,
+                image: origin,
+                qemu: "none",
+                accelerator: "tcg",
+                memoryMiB: machineMemoryMiB(memoryMiB),
+                createdAt: new Date(0).toISOString(),
+                usedAt: new Date(0).toISOString(),
+                bytes: 0
+              }),
+            list: Effect.succeed([]),
+            verify: () => Effect.as(Effect.void, undefined),
+            prune: () => Effect.succeed([])
+          })
+        )
+      )
+    )
+  )
+  // Fresh: a layer is shared by reference, whatever its settings.
+  return Layer.fresh(Sandbox.layerOver).pipe(
+    Layer.provide(Layer.fresh(Pool.layer)),
+    Layer.provide(Layer.succeed(PoolSettings, options.pool ?? {})),
+    Layer.provide(capacity),
+    Layer.provideMerge(fakes)
+  )
+}

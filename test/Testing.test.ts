@@ -1,0 +1,181 @@
+/** What the test kit adds to the contract: scripted faults, the test's own clock, capacity and pool. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Scope from "effect/Scope"
+import { TestClock } from "effect/testing"
+import * as Receipts from "../src/Receipts.ts"
+import { Sandbox } from "../src/Sandbox.ts"
+import type { SandboxError } from "../src/SandboxError.ts"
+import * as Testing from "../src/Testing.ts"
+
+const python = (code: string) => ({ language: "python", code }) as const
+
+/** Runs a test over a kit of its own. */
+const kit =
+  (options: Testing.Options) =>
+  <A, E>(effect: Effect.Effect<A, E, Sandbox | Testing.Machines | Scope.Scope>) =>
+    effect.pipe(Effect.provide(Testing.layer(options)), Effect.scoped)
+
+const reason = (error: unknown): SandboxError["reason"] => {
+  assert.strictEqual((error as SandboxError)._tag, "SandboxError", String(error))
+  return (error as SandboxError).reason
+}
+
+/** Lets the test's clock run on until a fibre has ended. */
+const joined = <A, E>(fiber: Fiber.Fiber<A, E>, seconds: number) =>
+  Effect.gen(function* () {
+    let passed = 0
+    for (; fiber.pollUnsafe() === undefined && passed < seconds; passed++) yield* TestClock.adjust("1 second")
+    assert.isDefined(fiber.pollUnsafe(), `not done after ${passed} s`)
+    return { value: yield* Fiber.join(fiber), passed }
+  })
+
+describe("Testing", () => {
+  it.effect("a time limit of an hour passes at once, to the millisecond", () =>
+    Effect.gen(function* () {
+      const { run } = yield* Sandbox
+      const running = yield* Effect.forkChild(
+        Effect.flip(run({ ...python("while True: pass"), limits: { timeMs: 3_600_000 } })),
+        { startImmediately: true }
+      )
+      yield* TestClock.adjust(3_599_999)
+      assert.isUndefined(running.pollUnsafe())
+      yield* TestClock.adjust(1)
+      const error = yield* Fiber.join(running)
+      if (error._tag !== "LimitExceeded") return assert.fail(error._tag)
+      assert.deepStrictEqual([error.limit, error.allowed, error.observed], ["time", 3_600_000, 3_600_000])
+      assert.strictEqual(error.receipt.timing.executeMs, 3_600_000)
+    }).pipe(kit({ script: () => Testing.hangs }))
+  )
+
+  const starts: ReadonlyArray<readonly [string, Testing.Start, string, number]> = [
+    ["that fails", { fails: "no memory" }, "no memory", 0],
+    ["that never answers", { answers: false }, "did not answer HELLO", 16],
+    ["that refuses its entropy", { refuses: "entropy" }, "did not take over entropy", 0]
+  ]
+  for (const [what, start, problem, within] of starts) {
+    it.effect(`a start ${what} is BootFailed, safe to try again, and leaves no machine`, () =>
+      Effect.gen(function* () {
+        const { run } = yield* Sandbox
+        const machines = yield* Testing.Machines
+        const running = yield* Effect.forkChild(Effect.flip(run(python("1"))), { startImmediately: true })
+        const { value } = yield* joined(running, within + 1)
+        const found = reason(value)
+        assert.deepStrictEqual([found._tag, found.retry], ["BootFailed", "safe"])
+        assert.include(found.message, problem)
+        assert.deepStrictEqual(yield* machines.live, [])
+        // The second one starts as it should.
+        assert.strictEqual((yield* run(python("1"))).receipt.exitCode, 0)
+      }).pipe(kit({ start: (vm) => (vm === 1 ? start : {}) }))
+    )
+  }
+
+  it.effect("a slow start is waited for, and is in the receipt", () =>
+    Effect.gen(function* () {
+      const { run } = yield* Sandbox
+      const running = yield* Effect.forkChild(run(python("1")), { startImmediately: true })
+      yield* TestClock.adjust(2_500)
+      assert.strictEqual((yield* Fiber.join(running)).receipt.timing.acquireMs, 2_500)
+    }).pipe(kit({ start: () => ({ delayMs: 2_500 }) }))
+  )
+
+  const faults: ReadonlyArray<readonly [string, Testing.Reply, string, string, number]> = [
+    ["death", Testing.dies(), "OutcomeUnknown", "unsafe", 1],
+    ["death by a signal", Testing.dies("killed"), "OutcomeUnknown", "unsafe", 1],
+    ["stall", Testing.stalls, "OutcomeUnknown", "unsafe", 90],
+    ["broken protocol", Testing.violates, "ProtocolError", "unsafe", 1],
+    ["failed agent", Testing.refuses("failed", "it died"), "OutcomeUnknown", "unsafe", 1],
+    ["refused request", Testing.refuses("invalid", "cwd: /nowhere"), "InvalidInput", "never", 1]
+  ]
+  for (const [what, reply, tag, retry, within] of faults) {
+    it.effect(`a ${what} is ${tag}, and the machine is gone unless the request was at fault`, () =>
+      Effect.gen(function* () {
+        const session = yield* Sandbox.use((it) => it.session())
+        const machines = yield* Testing.Machines
+        const running = yield* Effect.forkChild(Effect.flip(session.exec(python("1"))), { startImmediately: true })
+        const { value } = yield* joined(running, within)
+        const found = reason(value)
+        assert.deepStrictEqual([found._tag, found.retry], [tag, retry])
+        const left = tag === "InvalidInput" ? 1 : 0
+        yield* machines.live.pipe(Effect.repeat({ until: (live) => live.length === left, times: 1000 }))
+        assert.strictEqual((yield* machines.live).length, left)
+      }).pipe(kit({ script: () => reply }))
+    )
+  }
+
+  it.effect("a script that throws is a failure of the sandbox that names it, never an outcome", () =>
+    Effect.gen(function* () {
+      const { run } = yield* Sandbox
+      const found = reason(yield* Effect.flip(run(python("1"))))
+      assert.strictEqual(found._tag, "OutcomeUnknown")
+      assert.include(found.message, "the script died: RangeError: my mistake")
+    }).pipe(
+      kit({
+        script: () => {
+          throw new RangeError("my mistake")
+        }
+      })
+    )
+  )
+
+  it.effect("a full host: who waits gets a place when one is given back, or CapacityExceeded", () =>
+    Effect.gen(function* () {
+      const sandbox = yield* Sandbox
+      const scope = yield* Scope.make()
+      yield* Scope.provide(sandbox.session(), scope)
+      const first = yield* Effect.forkChild(sandbox.run(python("1")), { startImmediately: true })
+      yield* TestClock.adjust(500)
+      assert.isUndefined(first.pollUnsafe())
+      yield* Scope.close(scope, Exit.void)
+      assert.strictEqual((yield* Fiber.join(first)).receipt.exitCode, 0)
+      yield* sandbox.session()
+      const second = yield* Effect.forkChild(Effect.flip(sandbox.run(python("1"))), { startImmediately: true })
+      yield* TestClock.adjust(1000)
+      const found = reason(yield* Fiber.join(second))
+      if (found._tag !== "CapacityExceeded") return assert.fail(found._tag)
+      assert.deepStrictEqual([found.waitedMs, found.total.cpus, found.free.cpus], [1000, 1, 0])
+    }).pipe(kit({ capacity: { vms: 1, maxWaitMs: 1000 } }))
+  )
+
+  it.effect("a pool: a ready clone is claimed, and one that died is replaced", () =>
+    Effect.gen(function* () {
+      const { run } = yield* Sandbox
+      const machines = yield* Testing.Machines
+      for (let n = 0; n < 20 && (yield* machines.started) < 1; n++) yield* TestClock.adjust(100)
+      yield* TestClock.adjust("2 seconds")
+      const pooled = yield* run(python("1"))
+      assert.deepStrictEqual(pooled.receipt.startPath, { kind: "pool", missed: [] })
+      yield* TestClock.adjust("5 seconds")
+      const [idle] = yield* machines.live
+      assert.strictEqual(idle, 2)
+      yield* machines.kill(2)
+      yield* TestClock.adjust("5 seconds")
+      assert.deepStrictEqual(yield* machines.live, [3])
+    }).pipe(kit({ pool: { size: 1 } }))
+  )
+
+  it.effect("tasks are recorded; late faults reach the session between tasks", () =>
+    Effect.gen(function* () {
+      const machines = yield* Testing.Machines
+      const session = yield* Sandbox.use((it) => it.session({ env: { A: "1" } }))
+      yield* session.exec(python("a = 1"))
+      yield* session.run("ls | wc -l", { env: { B: "2" } })
+      const tasks = yield* machines.tasks
+      assert.deepStrictEqual(
+        tasks.map(({ argv, code, env, language, vm }) => ({ argv, code, env, language, vm })),
+        [
+          { argv: null, code: "a = 1", env: { A: "1" }, language: "python", vm: 1 },
+          { argv: ["bash", "-c", "ls | wc -l"], code: "ls | wc -l", env: { A: "1", B: "2" }, language: null, vm: 1 }
+        ]
+      )
+      yield* machines.kill(1)
+      const found = reason(yield* Effect.flip(session.exec(python("1"))))
+      assert.deepStrictEqual([found._tag, found.retry], ["NotStarted", "safe"])
+      const receipts = yield* Receipts.Memory.use((memory) => memory.count)
+      assert.strictEqual(receipts, 2)
+    }).pipe(Effect.provide(Testing.layer().pipe(Layer.provideMerge(Receipts.layerMemory()))), Effect.scoped)
+  )
+})
