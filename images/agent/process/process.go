@@ -16,12 +16,8 @@ import (
 	"exec-sandbox/agent/run"
 )
 
-const (
-	// grace is between asking a program to end and killing all of it.
-	grace = time.Second
-	// dying is how long the kernel may take to end what was killed.
-	dying = 5 * time.Second
-)
+// dying is how long the kernel may take to end what was killed.
+const dying = 5 * time.Second
 
 // Spawner starts programs.
 type Spawner struct {
@@ -45,10 +41,10 @@ type process struct {
 	outputs []*output
 	master  *os.File // our end of its terminal, if it has one
 
-	ended    bool // it was told to end, by the host
-	limited  bool // it was told to end, by its time limit
-	limit    *time.Timer
-	patience *time.Timer // until all of it is killed
+	ended   bool // it was told to end, by the host
+	limited bool // it was told to end, by its time limit
+	limit   *time.Timer
+	grace   <-chan struct{} // until all of it is killed
 
 	wake   chan struct{}
 	mu     sync.Mutex
@@ -259,9 +255,8 @@ func (p *process) fell(failure *run.Failure, status syscall.WaitStatus) {
 
 // follow obeys orders and limits until the program ends.
 func (p *process) follow() syscall.WaitStatus {
-	p.limit, p.patience = time.NewTimer(time.Hour), time.NewTimer(time.Hour)
+	p.limit = time.NewTimer(time.Hour)
 	p.limit.Stop()
-	p.patience.Stop()
 	defer p.limit.Stop()
 	if timeout := p.request.timeout(); timeout != nil {
 		p.limit.Reset(*timeout)
@@ -275,9 +270,10 @@ func (p *process) follow() syscall.WaitStatus {
 			if !p.ended {
 				p.limited = true
 				p.program.Signal(unix.SIGINT)
-				p.patience.Reset(grace)
+				p.grace = run.Grace()
 			}
-		case <-p.patience.C:
+		case <-p.grace:
+			p.grace = nil
 			p.program.Signal(unix.SIGKILL)
 		case status := <-p.program.Exit:
 			return status
@@ -325,7 +321,7 @@ func (p *process) end() {
 		p.program.Signal(unix.SIGHUP) // an interactive shell heeds nothing else
 	}
 	p.program.Signal(unix.SIGCONT)
-	p.patience.Reset(grace)
+	p.grace = run.Grace()
 }
 
 // finish tells the end of a program that ran. What it leaves running stays,
@@ -344,7 +340,6 @@ func (p *process) finish(status syscall.WaitStatus) {
 	if p.ended || p.limited {
 		p.clear()
 	}
-	p.patience.Stop()
 	p.stream.End(evidence)
 	if p.master != nil {
 		_ = p.master.Close() // nobody can use a terminal without its leader
@@ -355,7 +350,8 @@ func (p *process) finish(status syscall.WaitStatus) {
 func (p *process) clear() {
 	for until := time.Now().Add(dying); !p.program.Gone() && time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
 		select {
-		case <-p.patience.C:
+		case <-p.grace:
+			p.grace = nil
 			p.program.Signal(unix.SIGKILL)
 		default:
 		}

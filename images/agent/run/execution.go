@@ -95,6 +95,7 @@ type execution struct {
 	beganBoot   float64
 	cancelSeen  bool
 	interrupted time.Time // by time limit or cancel
+	grace       <-chan struct{}
 	timedOut    bool
 	noted       bool        // the host knows that it started
 	timer       *time.Timer // its next time limit

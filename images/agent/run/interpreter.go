@@ -15,8 +15,6 @@ import (
 )
 
 const (
-	// grace is between SIGINT and the end of the whole group.
-	grace = time.Second
 	// readiness is how long an interpreter may take to warm up. Software
 	// emulation on a busy host is slow.
 	readiness = 120 * time.Second
@@ -92,6 +90,14 @@ func (i *interpreter) post(f func()) {
 
 func (i *interpreter) after(d time.Duration, f func()) *time.Timer {
 	return time.AfterFunc(d, func() { i.post(f) })
+}
+
+// onceOver does it on the interpreter's goroutine after a grace.
+func (i *interpreter) onceOver(grace <-chan struct{}, f func()) {
+	go func() {
+		<-grace
+		i.post(f)
+	}()
 }
 
 func (i *interpreter) loop() {
@@ -393,9 +399,9 @@ func (i *interpreter) interrupt() {
 	if !e.interrupted.IsZero() || p == nil {
 		return
 	}
-	e.interrupted = time.Now()
+	e.interrupted, e.grace = time.Now(), Grace()
 	p.group.signal(syscall.SIGINT)
-	i.after(grace, func() {
+	i.onceOver(e.grace, func() {
 		if i.current == e {
 			p.kill()
 		}
@@ -467,7 +473,7 @@ func (i *interpreter) done(said string) {
 // SIGINT, without touching what other executions left running.
 func (i *interpreter) sweepLater(e *execution, p *process) {
 	until := bootClock()
-	i.after(time.Until(e.interrupted.Add(grace)), func() {
+	i.onceOver(e.grace, func() {
 		if i.process == p {
 			p.group.sweep(e.beganBoot, until, p.pid)
 		}
