@@ -1,21 +1,23 @@
-/** Measurements: samples of a duration, and the table they are printed in. */
+/**
+ * Measurements: samples of one thing, and the table they are printed in.
+ *
+ * A suite is a file that exports `measure(times)`, an effect that gives measurements; `main.ts` calls it.
+ */
 import * as Effect from "effect/Effect"
 
-/** Samples of one thing in ms; `floor` names the measurement it is compared with. */
+/** Samples of one thing, in ms unless `unit` says something else; `floor` names the measurement it is compared with. */
 export interface Measurement {
   readonly suite: string
   readonly name: string
   readonly samples: ReadonlyArray<number>
   readonly floor?: string
+  readonly unit?: string
 }
 
-const quantile = (samples: ReadonlyArray<number>, q: number): number => {
+export const quantile = (samples: ReadonlyArray<number>, q: number): number => {
   const sorted = samples.toSorted((a, b) => a - b)
-  return sorted[Math.min(sorted.length - 1, Math.ceil(q * sorted.length) - 1)] ?? Number.NaN
+  return sorted[Math.max(0, Math.min(sorted.length - 1, Math.ceil(q * sorted.length) - 1))] ?? Number.NaN
 }
-
-export const p50 = (measurement: Measurement): number => quantile(measurement.samples, 0.5)
-export const p95 = (measurement: Measurement): number => quantile(measurement.samples, 0.95)
 
 /** Runs an effect several times, one after another, and keeps how long each took, in ms. */
 export const repeat = <A, E, R>(times: number, effect: Effect.Effect<A, E, R>) =>
@@ -29,25 +31,34 @@ export const repeat = <A, E, R>(times: number, effect: Effect.Effect<A, E, R>) =
     return samples
   })
 
-const ms = (value: number): string => (value < 100 ? value.toFixed(2) : value.toFixed(0))
+/** A number as short as it can be read. */
+export const short = (value: number): string =>
+  Math.abs(value) < 100 && !Number.isInteger(value) ? value.toFixed(2) : value.toFixed(0)
+
+/** Lines up rows of cells in columns; those that `right` says end at the same place. */
+export const columns = (rows: ReadonlyArray<ReadonlyArray<string>>, right: (column: number) => boolean): string => {
+  const widths = rows[0]?.map((_, column) => Math.max(...rows.map((row) => (row[column] ?? "").length))) ?? []
+  return rows
+    .map((row) =>
+      row
+        .map((cell, column) => (right(column) ? cell.padStart(widths[column] ?? 0) : cell.padEnd(widths[column] ?? 0)))
+        .join("  ")
+        .trimEnd()
+    )
+    .join("\n")
+}
 
 /** The measurements as a table of text. */
 export const table = (measurements: ReadonlyArray<Measurement>): string => {
   const rows = measurements.map((it) => {
     const floor = measurements.find((other) => other.name === it.floor && other.suite === it.suite)
-    const ratio = floor === undefined ? "" : `${(p50(it) / p50(floor)).toFixed(2)} × floor`
-    return [it.suite, it.name, ms(p50(it)), ms(p95(it)), `${it.samples.length}`, ratio]
+    const ratio =
+      floor === undefined ? "" : `${(quantile(it.samples, 0.5) / quantile(floor.samples, 0.5)).toFixed(2)} × floor`
+    const quantiles = [0.5, 0.95, 0.99].map((q) => short(quantile(it.samples, q)))
+    return [it.suite, it.name, ...quantiles, it.unit ?? "ms", `${it.samples.length}`, ratio]
   })
-  const all = [["suite", "measurement", "p50 ms", "p95 ms", "n", ""], ...rows]
-  const widths = all[0]?.map((_, column) => Math.max(...all.map((row) => (row[column] ?? "").length))) ?? []
-  return all
-    .map((row) =>
-      row
-        .map((cell, column) =>
-          column >= 2 && column <= 4 ? cell.padStart(widths[column] ?? 0) : cell.padEnd(widths[column] ?? 0)
-        )
-        .join("  ")
-        .trimEnd()
-    )
-    .join("\n")
+  return columns(
+    [["suite", "measurement", "p50", "p95", "p99", "unit", "n", ""], ...rows],
+    (column) => (column >= 2 && column <= 4) || column === 6
+  )
 }

@@ -1,6 +1,7 @@
 /** The CLI as a whole process: `run` with a template present, and the bare start of Node beside it. */
 import * as Effect from "effect/Effect"
 import { execFile } from "node:child_process"
+import { existsSync } from "node:fs"
 import { fileURLToPath } from "node:url"
 import { promisify } from "node:util"
 import { type Measurement, repeat } from "./Measure.ts"
@@ -9,7 +10,8 @@ const node = (args: ReadonlyArray<string>) => Effect.promise(() => promisify(exe
 
 export const measure = (times: number) =>
   Effect.gen(function* () {
-    const bin = fileURLToPath(new URL("../src/cli/bin.ts", import.meta.url))
+    const places = [new URL("../src/cli/bin.ts", import.meta.url), new URL("../cli/bin.js", import.meta.url)]
+    const bin = places.map((it) => fileURLToPath(it)).find((it) => existsSync(it)) ?? ""
     yield* node([bin, "run", "-q", "print(1)"])
     const bare = yield* repeat(times, node(["-e", ""]))
     const version = yield* repeat(times, node([bin, "--version"]))

@@ -2,8 +2,9 @@
  * The floor: restores a template with raw QMP and runs one piece of code in it, with nothing of the library. What the
  * library adds is measured against this, in the same run.
  *
- * Called as `node floor.mjs JSON` with { command, template, root, scratch, ramFlags, language, code, times }; prints the
- * milliseconds from the start of QEMU to the END of the execution, one number a round, as a JSON array.
+ * Called as `node floor.mjs JSON` with { command, template, root, scratch, ramFlags, language, code, times, parallel? }; prints
+ * the milliseconds from the start of QEMU to the END of the execution, one number a round, as a JSON array. With `parallel`
+ * so many rounds run at once, and the last number is what all of them together took.
  */
 import { spawn } from "node:child_process"
 import { randomBytes } from "node:crypto"
@@ -21,10 +22,11 @@ const frame = (kind, stream, flags, payload) => {
 }
 const json = (value) => Buffer.from(JSON.stringify(value))
 
+let next = 0
 const round = () =>
   new Promise((resolve, reject) => {
     const started = performance.now()
-    const copy = `${plan.template}/.clone-${process.pid}-floor`
+    const copy = `${plan.template}/.clone-${process.pid}-floor${next++}`
     fs.copyFileSync(`${plan.template}/overlay.qcow2`, copy)
     const overlay = fs.openSync(copy, "r+")
     fs.unlinkSync(copy)
@@ -116,5 +118,11 @@ const round = () =>
   })
 
 const took = []
-for (let n = 0; n < plan.times; n++) took.push(await round())
+let left = plan.times
+const lane = async () => {
+  while (left-- > 0) took.push(await round())
+}
+const started = performance.now()
+await Promise.all(Array.from({ length: plan.parallel ?? 1 }, lane))
+if (plan.parallel !== undefined) took.push(performance.now() - started)
 process.stdout.write(JSON.stringify(took))

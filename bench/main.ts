@@ -1,67 +1,101 @@
 /**
- * `npm run bench [-- --short] [-- --json FILE]`: measures on this host and prints p50 and p95.
+ * `npm run bench`, `exec-sandbox bench`: measures on this host and prints p50, p95 and p99 beside the floor.
  *
- * `--short` takes few samples; `--json` also writes all samples with what they were taken on.
+ * `--short` takes few samples; `--results FILE` writes all samples with what they were taken on; `--svg FILE` draws them;
+ * `--compare last|COMMIT|FILE` sets them against an earlier run. Every run is added to a history, `--history FILE` or
+ * `bench.jsonl` in the cache directory.
  */
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import { execFileSync } from "node:child_process"
 import * as fs from "node:fs"
 import * as os from "node:os"
+import * as path from "node:path"
+import { fileURLToPath } from "node:url"
 import { parseArgs } from "node:util"
+import { version } from "../src/cli/version.ts"
 import { Host } from "../src/Host.ts"
 import { Image } from "../src/Image.ts"
 import { Sandbox } from "../src/Sandbox.ts"
 import { Template } from "../src/Template.ts"
 import * as cli from "./cli.ts"
+import { compare, comparison } from "./compare.ts"
 import * as exec from "./exec.ts"
 import * as files from "./files.ts"
+import * as History from "./History.ts"
 import { type Measurement, table } from "./Measure.ts"
+import * as memory from "./memory.ts"
+import { picture } from "./picture.ts"
 import * as programs from "./process.ts"
 import * as pool from "./pool.ts"
 import * as ports from "./ports.ts"
 import * as start from "./start.ts"
 import * as template from "./template.ts"
+import * as throughput from "./throughput.ts"
 
-const { values } = parseArgs({ options: { short: { type: "boolean", default: false }, json: { type: "string" } } })
-const many = (short: number, long: number): number => (values.short ? short : long)
-
-const commit = (): string | null => {
-  try {
-    return execFileSync("git", ["rev-parse", "--short", "HEAD"], { encoding: "utf8" }).trim()
-  } catch {
-    return null
+const { values } = parseArgs({
+  options: {
+    short: { type: "boolean", default: false },
+    results: { type: "string" },
+    svg: { type: "string" },
+    history: { type: "string" },
+    compare: { type: "string" }
   }
-}
+})
+const many = (short: number, long: number): number => (values.short ? short : long)
+const load = (): number => os.loadavg()[0] ?? 0
 
 const main = Effect.gen(function* () {
   const host = yield* Host
   const qemu = yield* host.qemu(host.arch)
-  const conditions = {
+  const history = values.history ?? path.join(host.cacheDirectory, "bench.jsonl")
+  const before = load()
+  const started = performance.now()
+  const known = {
     at: new Date().toISOString(),
-    commit: commit(),
-    cpu: os.cpus()[0]?.model ?? null,
-    cores: os.cpus().length,
-    memoryMiB: Math.round(os.totalmem() / 2 ** 20),
-    kernel: os.release(),
-    node: process.version,
+    commit: History.commit(fileURLToPath(new URL(".", import.meta.url))),
+    version: version(),
+    short: values.short,
+    ...History.hostConditions(),
     qemu: qemu.version,
     accelerator: qemu.accelerator
   }
-  yield* Effect.sync(() => console.log(`${JSON.stringify(conditions)}\n`))
+  yield* Effect.sync(() => console.log(`${JSON.stringify(known)}\n`))
   const measurements: Array<Measurement> = [
     ...(yield* template.measure(many(1, 3))),
-    ...(yield* start.measure(many(10, 40))),
+    ...(yield* start.measure(many(5, 40))),
     ...(yield* exec.measure(many(50, 300))),
     ...(yield* programs.measure(many(20, 100))),
     ...(yield* files.measure(many(20, 100))),
     ...(yield* ports.measure(many(20, 100))),
-    ...(yield* pool.measure(many(5, 30), { idleSeconds: 10 })),
+    ...(yield* pool.measure(many(3, 30), { idleSeconds: many(4, 10) })),
+    ...(yield* throughput.measure(values.short ? [2, 8] : [1, 2, 8, 32, 100], many(1, 1))),
+    ...(yield* memory.measure(many(4, 12))),
     ...(yield* cli.measure(many(5, 20)))
   ]
-  yield* Effect.sync(() => console.log(table(measurements)))
-  if (values.json !== undefined) fs.writeFileSync(values.json, JSON.stringify({ conditions, measurements }, null, 2))
+  const conditions = {
+    ...known,
+    seconds: (performance.now() - started) / 1000,
+    load: [before, load()] as const
+  }
+  const run: History.Run = { conditions, measurements }
+  const earlier =
+    values.compare === undefined ? undefined : History.find(values.compare, History.read(history), conditions)
+  yield* Effect.sync(() => {
+    console.log(table(measurements))
+    if (values.compare !== undefined && earlier === undefined) console.log(`\nno earlier run ${values.compare}`)
+    if (earlier !== undefined) {
+      const { at, commit, load: then } = earlier.conditions
+      console.log(`\nbefore: ${commit ?? earlier.conditions.version}, ${at}, load ${then.join(" and ")}\n`)
+      console.log(comparison(compare(earlier.measurements, measurements)))
+    }
+    History.append(history, run)
+    if (values.results !== undefined) fs.writeFileSync(values.results, JSON.stringify(run, null, 2))
+    const title = `exec-sandbox ${conditions.commit ?? conditions.version} · QEMU ${qemu.version} ${qemu.accelerator} · ${
+      conditions.cores
+    } × ${conditions.cpu} · load ${conditions.load.join(" and ")} · ${conditions.at}`
+    if (values.svg !== undefined) fs.writeFileSync(values.svg, picture(title, measurements))
+  })
 })
 
 const layer = Sandbox.layerTemplate.pipe(

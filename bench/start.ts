@@ -19,7 +19,8 @@ const firsts: ReadonlyArray<readonly [Language, string]> = [
   ["bash", "echo 1"]
 ]
 
-const floor = Effect.fn("floor")(function* (language: Language, code: string, times: number) {
+/** The floor's samples, ms; with `parallel` so many at once, and then what all of them together took. */
+export const floor = Effect.fn("floor")(function* (language: Language, code: string, times: number, parallel?: number) {
   const host = yield* Host
   const images = yield* Image
   const templates = yield* Template
@@ -43,7 +44,8 @@ const floor = Effect.fn("floor")(function* (language: Language, code: string, ti
     ramFlags: qemu.atLeast(8, 2) ? "r" : "r+",
     language,
     code,
-    times
+    times,
+    ...(parallel !== undefined && { parallel })
   }
   const script = fileURLToPath(new URL("./floor.mjs", import.meta.url))
   const { stdout } = yield* Effect.promise(() => promisify(execFile)(process.execPath, [script, JSON.stringify(plan)]))

@@ -19,7 +19,7 @@ const leave = ({ code, why }: Ending): never => {
   process.exit(code)
 }
 
-const booleans = new Set(["--json", "--quiet", "-q", "--stdin", "-i", "--trace"])
+const booleans = new Set(["--json", "--quiet", "-q", "--stdin", "-i", "--trace", "--short"])
 
 /** Makes `--json CODE` mean what it says: without a value of its own, a flag would take a CODE such as `true` for it. */
 const closeBooleans = (args: ReadonlyArray<string>): ReadonlyArray<string> => {
