@@ -10,6 +10,7 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import type { Evidence } from "./guest/Protocol.ts"
+import { Asked } from "./internal/ChangeReport.ts"
 import { Limits } from "./Limits.ts"
 import type { StopReason } from "./Receipt.ts"
 import {
@@ -87,6 +88,7 @@ export const Environment = Schema.Record(Schema.String, Schema.String.check(with
  * - `env`: environment variables for this execution only.
  * - `cwd`: working directory in the guest for this execution only.
  * - `limits`: for this execution; what is absent comes from the session.
+ * - `changes`: `true`, or options: the result says which files changed while it ran.
  *
  * @since 0.1.0
  * @category models
@@ -97,7 +99,8 @@ export const Request = Schema.Struct({
   stdin: Schema.optionalKey(Stdin),
   env: Schema.optionalKey(Environment),
   cwd: Schema.optionalKey(Schema.NonEmptyString.check(withoutNul, Schema.isMaxLength(4096))),
-  limits: Schema.optionalKey(Limits)
+  limits: Schema.optionalKey(Limits),
+  changes: Schema.optionalKey(Asked)
 })
 /**
  * @since 0.1.0
@@ -153,7 +156,7 @@ export const isTaskError = (error: unknown): error is TaskError =>
  * @since 0.1.0
  * @category models
  */
-export type Settled = Pick<Result, "stdout" | "stderr" | "bytes" | "outputFiles" | "receipt" | "result"> & {
+export type Settled = Pick<Result, "stdout" | "stderr" | "bytes" | "outputFiles" | "changes" | "receipt" | "result"> & {
   readonly exitCode: number | null
 } & (
     | { readonly outcome: "Success"; readonly error: null }
@@ -164,11 +167,12 @@ export type Settled = Pick<Result, "stdout" | "stderr" | "bytes" | "outputFiles"
   )
 
 /** The fields that results and task errors share. */
-const shared = ({ bytes, outputFiles, receipt, stderr, stdout }: Result | TaskError) => ({
+const shared = ({ bytes, changes, outputFiles, receipt, stderr, stdout }: Result | TaskError) => ({
   stdout,
   stderr,
   bytes,
   outputFiles,
+  changes,
   receipt,
   exitCode: receipt.exitCode
 })

@@ -154,7 +154,7 @@ export type SpawnOptions = typeof SpawnOptions.Type
 
 /**
  * How a command is run to its end: `cwd`, `env` and `user` as in `SpawnOptions`; `stdin` is all it reads, at most 16 MiB,
- * nothing when absent; `limits` are an execution's.
+ * nothing when absent; `limits` are an execution's; `changes` as in `Execution.Request`.
  *
  * @since 0.1.0
  * @category models
@@ -162,7 +162,8 @@ export type SpawnOptions = typeof SpawnOptions.Type
 export const RunOptions = Schema.Struct({
   ...common,
   stdin: Execution.Request.fields.stdin,
-  limits: Schema.optionalKey(Limits)
+  limits: Schema.optionalKey(Limits),
+  changes: Execution.Request.fields.changes
 })
 /**
  * @since 0.1.0
@@ -245,20 +246,23 @@ const openOf = (command: Command, options: SpawnOptions | RunOptions, attempt: A
   timeoutMs: attempt.timeMs,
   memoryBytes: attempt.ownMemoryBytes,
   processes: attempt.ownProcesses,
-  fileSizeBytes: attempt.fileSizeBytes
+  fileSizeBytes: attempt.fileSizeBytes,
+  changes: attempt.changes
 })
 
 const begin = (
   holder: Attempt.Holder,
   command: Command,
   limits: Limits | undefined,
-  timeMs: number | null | undefined
+  timeMs: number | null | undefined,
+  changes?: RunOptions["changes"]
 ) =>
   Attempt.begin(holder, {
     language: null,
     argv: typeof command === "string" ? ["bash", "-c", command] : command,
     codeSha256: null,
     limits: limits ?? {},
+    changes,
     ...(timeMs !== undefined && { timeMs })
   })
 
@@ -270,7 +274,7 @@ export const run = Effect.fn("Process.run")(function* (
 ): Effect.fn.Return<Execution.Result, Execution.Failure, Scope.Scope> {
   const command = yield* decodeCommand(given)
   const options = yield* decodeRun(givenOptions)
-  const attempt = yield* begin(holder, command, options.limits, undefined)
+  const attempt = yield* begin(holder, command, options.limits, undefined, options.changes)
   const stdin = options.stdin === undefined ? new Uint8Array() : Buffer.from(options.stdin as string)
   const stream = yield* holder.vm
     .open(openOf(command, options, attempt), [{ sub: Sub.stdin, bytes: stdin }])

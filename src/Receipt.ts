@@ -7,6 +7,7 @@
  * @since 0.1.0
  */
 import * as Schema from "effect/Schema"
+import { Counts } from "./Changes.ts"
 
 /**
  * Why an execution stopped. The set is closed: an agent can switch over it.
@@ -121,9 +122,10 @@ export type PortUse = typeof PortUse.Type
  * `sequence` counts the executions of a session from 1. `timing.queueMs` is the wait behind earlier executions of the same
  * language, `acquireMs` the time to get the VM and `handoverMs` the time to make it unique (both `null` after the first
  * execution of a session), `executeMs` from the interpreter's start of the code to its end. `usage` comes from the guest's
- * cgroup counters and covers the interpreter's whole process tree. `ports` lists every port that was
- * exposed at any time during the execution, and those that the HTTP client has asked. `filesChanged` and `egress` are `null`
- * while they are not recorded. A cancelled execution's end is not waited for, so its `state`, `exitCode` and `usage` are `null`.
+ * cgroup counters and covers the interpreter's whole process tree. `ports` lists every port that was exposed at any time
+ * during the execution, and those that the HTTP client has asked. `filesChanged` counts changed files when a report was
+ * asked for. `egress` is `null` while it is not recorded. A cancelled execution's end is not waited for, so its `state`,
+ * `exitCode` and `usage` are `null`.
  *
  * @since 0.1.0
  * @category models
@@ -178,7 +180,7 @@ export const Receipt = Schema.Struct({
   }),
   egress: Schema.NullOr(Schema.Array(Schema.Unknown)),
   ports: Schema.NullOr(Schema.Array(PortUse)),
-  filesChanged: Schema.NullOr(Schema.Array(Schema.Unknown))
+  filesChanged: Schema.NullOr(Counts)
 })
 /**
  * @since 0.1.0

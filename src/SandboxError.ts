@@ -8,13 +8,15 @@
  * @since 0.1.0
  */
 import * as Schema from "effect/Schema"
+import { Changes } from "./Changes.ts"
 import { Receipt } from "./Receipt.ts"
 
 /**
  * What every finished execution has, failed or not: `stdout` and `stderr` as text (bytes that are not UTF-8 become
  * U+FFFD), the same as exact `bytes`, and the receipt. `outputFiles`: where in the guest everything is that follows the kept
  * head (the first half of `outputBytes`, rounded up) of an output longer than `outputBytes`; `null` for one that is not, or
- * that the disk had no room for. The files last as long as the session, unless its code removes them.
+ * that the disk had no room for. The files last as long as the session, unless its code removes them. `changes`: which files
+ * are not what they were when it began, `null` unless that was asked for.
  *
  * @since 0.1.0
  * @category models
@@ -24,6 +26,7 @@ export const resultFields = {
   stderr: Schema.String,
   bytes: Schema.Struct({ stdout: Schema.Uint8Array, stderr: Schema.Uint8Array }),
   outputFiles: Schema.Struct({ stdout: Schema.NullOr(Schema.String), stderr: Schema.NullOr(Schema.String) }),
+  changes: Schema.NullOr(Changes),
   receipt: Receipt
 }
 

@@ -11,6 +11,7 @@ import type { HttpClient } from "effect/http/HttpClient"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { createHash, randomUUID } from "node:crypto"
+import type { Changes, Mark } from "./Changes.ts"
 import * as Execution from "./Execution.ts"
 import type { Files } from "./Files.ts"
 import { Sub } from "./guest/Frame.ts"
@@ -21,6 +22,7 @@ import * as Guest from "./internal/Guest.ts"
 import * as GuestFiles from "./internal/GuestFiles.ts"
 import * as Idle from "./internal/Idle.ts"
 import * as PortLedger from "./internal/PortLedger.ts"
+import * as SessionChanges from "./internal/SessionChanges.ts"
 import * as SessionPorts from "./internal/SessionPorts.ts"
 import type { Limits } from "./Limits.ts"
 import type { Ports } from "./Ports.ts"
@@ -82,6 +84,13 @@ export interface Session {
    * and any other address an `InvalidUrlError`. At most 64 requests are under way at a time, the rest wait.
    */
   readonly http: HttpClient
+  /** Marks this moment, so that `changes` can tell what is different since. */
+  readonly mark: Effect.Effect<Mark, SandboxError>
+  /**
+   * Which files are not what they were when the session began, or at a mark. `InvalidInput` for a mark of another session,
+   * or one that is not kept any more.
+   */
+  readonly changes: (options?: ChangesOptions) => Effect.Effect<Changes, SandboxError>
 }
 
 /**
@@ -95,6 +104,14 @@ export type LateOutput =
   | { readonly _tag: "Stdout"; readonly sequence: number | null; readonly bytes: Uint8Array }
   | { readonly _tag: "Stderr"; readonly sequence: number | null; readonly bytes: Uint8Array }
   | { readonly _tag: "Dropped"; readonly bytes: number }
+
+/**
+ * What `changes` is asked: `since` when (the session's start when absent), and as in `Changes.Options`.
+ *
+ * @since 0.1.0
+ * @category options
+ */
+export type ChangesOptions = SessionChanges.Options
 
 /** How long a session may be idle, in ms, when nothing is said. */
 export const defaultIdleMs = 300_000
@@ -154,7 +171,8 @@ export const make = Effect.fnUntraced(function* (
       language: request.language,
       argv: null,
       codeSha256: createHash("sha256").update(code).digest("hex"),
-      limits: request.limits ?? {}
+      limits: request.limits ?? {},
+      changes: request.changes
     })
     if (!origin.languages.includes(request.language)) return yield* attempt.unsupported(request.language)
     const open: ExecOpen = {
@@ -170,7 +188,8 @@ export const make = Effect.fnUntraced(function* (
       fileSizeBytes: attempt.fileSizeBytes,
       outputBytes: attempt.outputBytes,
       outputFail: attempt.outputFails,
-      keep: keep && !attempt.outputFails
+      keep: keep && !attempt.outputFails,
+      changes: attempt.changes
     }
     const stream = yield* vm
       .open(open, [
@@ -211,6 +230,7 @@ export const make = Effect.fnUntraced(function* (
     run: (command, options) => Process.run(holder, command, options),
     exec: (request) => execute(request, () => Effect.void, true),
     files: GuestFiles.make(guest),
+    ...SessionChanges.make(guest, holder.id),
     ports,
     http,
     output: Stream.fromPull(

@@ -7,6 +7,9 @@
 /** The admission of VMs against the host's memory and CPU. @since 0.1.0 */
 export * as Capacity from "./Capacity.ts"
 
+/** Which files are not what they were. @since 0.1.0 */
+export * as Changes from "./Changes.ts"
+
 /** One piece of code run in a session: what is asked, what it gives, what is made of its end. @since 0.1.0 */
 export * as Execution from "./Execution.ts"
 

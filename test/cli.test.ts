@@ -53,7 +53,7 @@ const receipt = receiptWith({
   timing: { queueMs: null, acquireMs: null, handoverMs: null, executeMs: null }
 })
 const bytes = { stdout: Buffer.from("o\n"), stderr: Buffer.from("e\n") }
-const ran = { stdout: "o\n", stderr: "e\n", bytes, outputFiles: { stdout: null, stderr: null }, receipt }
+const ran = { stdout: "o\n", stderr: "e\n", bytes, outputFiles: { stdout: null, stderr: null }, changes: null, receipt }
 const noFile = new PermissionDenied({
   operation: "file",
   target: "/etc/shadow",

@@ -15,6 +15,10 @@ const programs = blocks("ts").map((code) =>
     .replaceAll('"exec-sandbox/testing"', '"../../src/Testing.ts"')
 )
 
+/** The file of the program that exports that name. */
+const fileOf = (name: string): string =>
+  `./program${programs.findIndex((code) => code.includes(`export const ${name} `))}.ts`
+
 /** Runs `use` with the programs as files beside the tests, so that their imports resolve as the tests' do. */
 const withPrograms = (use: (directory: string) => void): void => {
   const directory = fs.mkdtempSync(path.join(root, "test", ".readme-"))
@@ -51,7 +55,7 @@ describe("README", () => {
     withPrograms((directory) => {
       const main = `import { Effect } from "effect"
         import { Sandbox } from "../../src/index.ts"
-        import { counted } from "./program1.ts"
+        import { counted } from "${fileOf("counted")}"
         const result = await Effect.runPromise(Effect.provide(counted, Sandbox.layer))
         console.log(JSON.stringify(result.result))`
       fs.writeFileSync(path.join(directory, "main.ts"), main)
@@ -64,7 +68,7 @@ describe("README", () => {
     withPrograms((directory) => {
       const main = `import { Effect } from "effect"
         import { Sandbox } from "../../src/index.ts"
-        import { files } from "./program2.ts"
+        import { files } from "${fileOf("files")}"
         console.log(await Effect.runPromise(Effect.provide(files, Sandbox.layer)))`
       fs.writeFileSync(path.join(directory, "main.ts"), main)
       const said = execFileSync(process.execPath, [path.join(directory, "main.ts")], {
@@ -88,11 +92,27 @@ describe("README", () => {
     })
   })
 
+  it("its program about changes tells them since the mark", () => {
+    withPrograms((directory) => {
+      const main = `import { Effect } from "effect"
+        import { Sandbox } from "../../src/index.ts"
+        import { changed } from "${fileOf("changed")}"
+        const { files, patch } = await Effect.runPromise(Effect.provide(changed, Sandbox.layer))
+        console.log(JSON.stringify(files) + patch.slice(patch.indexOf("@@ -1,3")))`
+      fs.writeFileSync(path.join(directory, "main.ts"), main)
+      const said = execFileSync(process.execPath, [path.join(directory, "main.ts")], { encoding: "utf8" })
+      assert.strictEqual(
+        said,
+        '["deleted /home/user/.profile","modified /home/user/numbers"]@@ -1,3 +1,3 @@\n 1\n-2\n+two\n 3\n\n'
+      )
+    })
+  })
+
   it("its fourth program treats each of the five channels in its own way", () => {
     withPrograms((directory) => {
       const main = `import { Effect, Exit, Scope } from "effect"
         import { Sandbox } from "../../src/index.ts"
-        import { answer } from "./program3.ts"
+        import { answer } from "${fileOf("answer")}"
         const codes = ["echo 1", "exit 3", "no-such", "sleep 9"]
         const program = Effect.gen(function* () {
           const scope = yield* Scope.make()

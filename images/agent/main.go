@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"exec-sandbox/agent/boot"
+	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/files"
 	"exec-sandbox/agent/process"
@@ -68,11 +69,16 @@ func serve() error {
 	}
 	disk := &run.Disk{Root: boot.Scratch}
 	sandbox.Disk = disk
+	tracker, err := changes.New(boot.Scratch, boot.Image, disk.Share)
+	if err != nil {
+		return err
+	}
 	runner, err := run.New(run.Config{
 		Directory:    "/run/exec-sandbox",
 		Spill:        "/var/lib/exec-sandbox",
 		Outputs:      "/var/lib/exec-sandbox/output",
 		Disk:         disk,
+		Changes:      tracker,
 		User:         user,
 		Interpreters: run.Installed(run.Interpreters),
 		Reaper:       reaper,
@@ -83,12 +89,12 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	spawner := &process.Spawner{Sandbox: sandbox, Reaper: reaper, User: user, Session: runner.Session, Log: boot.Log}
+	spawner := &process.Spawner{Sandbox: sandbox, Reaper: reaper, User: user, Session: runner.Session, Changes: tracker, Log: boot.Log}
 	service := files.New(reaper, user.UID, user.GID, user.Home, boot.Log)
 	if err := service.Start(); err != nil {
 		return err
 	}
-	host := session.New(runner, spawner, service, version)
+	host := session.New(runner, spawner, service, tracker, version)
 	device, err := channel.FindPort(portName, patience)
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ const encode = Schema.encodeSync(
 )
 
 /** Fields that stand beside the error, or nowhere: bytes, and files of a machine that is gone. */
-const elsewhere = new Set(["stdout", "stderr", "bytes", "outputFiles", "receipt"])
+const elsewhere = new Set(["stdout", "stderr", "bytes", "outputFiles", "changes", "receipt"])
 
 /** An error or reason as data: `tag`, and its own fields. */
 const described = (value: Schema.Json): Schema.Json => {
@@ -21,18 +21,20 @@ const described = (value: Schema.Json): Schema.Json => {
 }
 
 /** A successful execution. */
-export const ofResult = ({ receipt, result, stderr, stdout }: Result): object => ({
+export const ofResult = ({ changes, receipt, result, stderr, stdout }: Result): object => ({
   ...receipt,
   stdout,
   stderr,
-  result
+  result,
+  ...(changes !== null && { changes })
 })
 
 /** A failed one. Where nothing is known of the execution, its receipt is missing and its output is `null`. */
 export const ofFailure = (failure: Failure): object => {
   const error = { message: failure.message, ...(described(encode(failure)) as object) }
   if (failure._tag !== "SandboxError") {
-    return { ...failure.receipt, stdout: failure.stdout, stderr: failure.stderr, error }
+    const { changes, receipt, stderr, stdout } = failure
+    return { ...receipt, stdout, stderr, error, ...(changes !== null && { changes }) }
   }
   const { reason, retry } = failure
   return {

@@ -16,7 +16,7 @@ export const encodeName = (name: string): typeof WireName.Type =>
   name.isWellFormed() ? name : { hex: (FileName.toBytes(name) ?? Buffer.from(name)).toString("hex") }
 
 /** A name as a string; see `internal/FileName`. */
-const Name = WireName.pipe(
+export const Name = WireName.pipe(
   Schema.decodeTo(
     Schema.String,
     SchemaTransformation.transformEffect({

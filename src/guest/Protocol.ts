@@ -5,6 +5,7 @@
  * task: a hostile guest can lie about its own outcome and about nothing else.
  */
 import * as Schema from "effect/Schema"
+import { ChangesEnd, type ChangesOpen } from "./ChangeProtocol.ts"
 
 /** The version both sides must speak. */
 export const protocol = 1
@@ -71,6 +72,8 @@ export interface ExecOpen {
   readonly outputFail: boolean
   /** More than `outputBytes` is kept in files of the guest. */
   readonly keep: boolean
+  /** Asks for a report of changed files; it comes as DATA of `Sub.file` before END. */
+  readonly changes: ChangesOpen | null
 }
 
 /** OPEN of a process: `argv` or `shell`. Its stdin follows as DATA. */
@@ -87,6 +90,7 @@ export interface SpawnOpen {
   readonly processes: number | null
   /** 0 is no limit. */
   readonly fileSizeBytes: number
+  readonly changes: ChangesOpen | null
 }
 
 const Text = Schema.String.check(Schema.isMaxLength(256 * 1024))
@@ -127,6 +131,7 @@ export const Evidence = Schema.Struct({
     peakMemoryBytes: Schema.NullOr(Schema.Finite),
     wallMs: Schema.NullOr(Schema.Finite)
   }),
+  changes: Schema.optionalKey(ChangesEnd),
   rest: Schema.optionalKey(Schema.Struct({ stdout: Schema.NullOr(Text), stderr: Schema.NullOr(Text) }))
 })
 export type Evidence = typeof Evidence.Type

@@ -11,6 +11,7 @@ import type * as Scope from "effect/Scope"
 import { randomUUID } from "node:crypto"
 import * as Execution from "../Execution.ts"
 import { Sub } from "../guest/Frame.ts"
+import type { ChangesOpen } from "../guest/ChangeProtocol.ts"
 import { Evidence, Note, type Reset } from "../guest/Protocol.ts"
 import type { Limits } from "../Limits.ts"
 import type { Receipt, StartPath } from "../Receipt.ts"
@@ -29,6 +30,7 @@ import {
   UnsupportedCommand
 } from "../SandboxError.ts"
 import { type Vm, VmLost, type VmStream } from "../Vm.ts"
+import * as ChangeReport from "./ChangeReport.ts"
 import { diskShare } from "./diskShare.ts"
 import * as Observe from "./Observe.ts"
 import * as Output from "./Output.ts"
@@ -65,6 +67,7 @@ export interface Subject {
   readonly codeSha256: string | null
   readonly limits: Limits
   readonly timeMs?: number | null
+  readonly changes?: typeof ChangeReport.Asked.Type | undefined
 }
 
 export interface Attempt {
@@ -82,6 +85,10 @@ export interface Attempt {
   readonly outputFails: boolean
   readonly stdout: Output.Output
   readonly stderr: Output.Output
+  /** What is asked about changed files. */
+  readonly changes: ChangesOpen | null
+  /** Takes a part of the report of changed files. */
+  readonly changed: (bytes: Uint8Array) => Effect.Effect<void, SandboxError>
   /** It has begun; only the first time counts. */
   readonly began: Effect.Effect<void>
   /** Destroys a VM whose guest did not enforce its limits. */
@@ -195,7 +202,7 @@ export const begin = Effect.fnUntraced(function* (
     },
     egress: null,
     ports: ports(),
-    filesChanged: null
+    filesChanged: countsOf(evidence)
   })
 
   /** The attempt's one receipt, published. */
@@ -214,6 +221,16 @@ export const begin = Effect.fnUntraced(function* (
       Effect.fail(fail(new OutcomeUnknown({ problem, receipt: known })))
     )
 
+  const changes = ChangeReport.openOf(subject.changes)
+  const report = changes === null ? null : ChangeReport.make(changes)
+
+  const violated = Effect.fnUntraced(function* (problem: string) {
+    over = true
+    yield* vm.destroy
+    holder.closed ??= "its guest broke the protocol"
+    return yield* fail(new ProtocolError({ problem }))
+  })
+
   const outputFails = allowed.output === "fail"
   /** The guest ends what writes too much; that it was too much is for us to say. */
   const overflowing = (outcome: Execution.Outcome): Execution.Outcome => {
@@ -230,6 +247,7 @@ export const begin = Effect.fnUntraced(function* (
       stderr: stderr.text(),
       bytes: { stdout: stdout.bytes(), stderr: stderr.bytes() },
       outputFiles: evidence.rest ?? noFiles,
+      changes: report === null || evidence.changes === undefined ? null : yield* report.finish(evidence.changes),
       receipt: yield* publish(outcome._tag, Execution.stopReason(outcome), evidence)
     }
     switch (outcome._tag) {
@@ -263,6 +281,9 @@ export const begin = Effect.fnUntraced(function* (
     ownProcesses: allowed.processes === limits.processes ? null : allowed.processes,
     stdout,
     stderr,
+    changes,
+    changed: (bytes) =>
+      report?.push(bytes) === true ? Effect.void : violated("a report of changed files that is not understood"),
     conclude,
     began: Effect.map(Clock.currentTimeMillis, (now) => {
       startedAt ??= now
@@ -299,16 +320,13 @@ export const begin = Effect.fnUntraced(function* (
           stderr: "",
           bytes: { stdout: new Uint8Array(), stderr: new Uint8Array() },
           outputFiles: noFiles,
+          changes: null,
           receipt: yield* publish("UnsupportedCommand", "unsupported", noEvidence)
         })
       }),
     evidence: Effect.fnUntraced(function* (value) {
       const evidence = decodeEvidence(value)
-      if (Option.isSome(evidence)) return evidence.value
-      over = true
-      yield* vm.destroy
-      holder.closed ??= "its guest broke the protocol"
-      return yield* fail(new ProtocolError({ problem: "evidence that is not understood" }))
+      return Option.isSome(evidence) ? evidence.value : yield* violated("evidence that is not understood")
     })
   }
 })
@@ -334,6 +352,10 @@ export const follow = Effect.fnUntraced(function* (
       switch (event._tag) {
         case "Data": {
           if (event.bytes.length === 0) break
+          if (event.sub === Sub.file) {
+            yield* attempt.changed(event.bytes)
+            break
+          }
           const standard = event.sub === Sub.stderr ? "Stderr" : "Stdout"
           ;(standard === "Stderr" ? attempt.stderr : attempt.stdout).push(event.bytes)
           yield* emit({ _tag: standard, bytes: event.bytes })
@@ -351,6 +373,13 @@ export const follow = Effect.fnUntraced(function* (
     }
   }
 })
+
+/** The receipt's word for what changed. */
+const countsOf = (evidence: Evidence | undefined): Receipt["filesChanged"] => {
+  if (evidence?.changes === undefined) return null
+  const { created, deleted, modified, renamed, unexamined } = evidence.changes
+  return { created, modified, deleted, renamed, unexamined }
+}
 
 const noFiles = { stdout: null, stderr: null }
 

@@ -51,7 +51,8 @@ const runLine = Effect.fnUntraced(function* (vm: Vm, language: string, line: str
     fileSizeBytes: 0,
     outputBytes: 0,
     outputFail: false,
-    keep: false
+    keep: false,
+    changes: null
   }
   const inputs = [
     { sub: Sub.code, bytes },

@@ -36,5 +36,6 @@ export const fields = (changes: Partial<Receipt> = {}) => ({
   stderr: "err",
   bytes: { stdout: new TextEncoder().encode("out"), stderr: new TextEncoder().encode("err") },
   outputFiles: { stdout: null, stderr: null },
+  changes: null,
   receipt: receipt(changes)
 })

@@ -50,8 +50,9 @@ func (m mount) do() error {
 	return nil
 }
 
-// Scratch is the top directory of the scratch disk, open.
-var Scratch = -1
+// Scratch is the top directory of the scratch disk, Image that of the image,
+// both open.
+var Scratch, Image = -1, -1
 
 // mountRoot builds the root: the image below, the scratch disk above it.
 func mountRoot() error {
@@ -84,6 +85,9 @@ func mountRoot() error {
 	}
 	if Scratch, err = unix.Open("/scratch", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return fmt.Errorf("opening the scratch disk: %w", err)
+	}
+	if Image, err = unix.Open("/lower", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return fmt.Errorf("opening the image: %w", err)
 	}
 	// The overlay holds on to both; nobody but us needs to reach them past it.
 	for _, layer := range []string{"/lower", "/scratch"} {

@@ -25,7 +25,7 @@ type entry struct {
 
 func describe(st *unix.Stat_t) entry {
 	return entry{
-		Type:     kindOf(st.Mode),
+		Type:     KindOf(st.Mode),
 		Size:     st.Size,
 		Mode:     st.Mode & 0o7777,
 		Modified: float64(st.Mtim.Sec)*1e3 + float64(st.Mtim.Nsec/1e3)/1e3,
@@ -111,7 +111,7 @@ func appendEntry(out []byte, base int, name string, st *unix.Stat_t) ([]byte, er
 		return nil, err
 	}
 	out = append(out, `,"type":"`...)
-	out = append(out, kindOf(st.Mode)...)
+	out = append(out, KindOf(st.Mode)...)
 	out = append(out, `","size":`...)
 	out = strconv.AppendInt(out, st.Size, 10)
 	out = append(out, `,"mode":`...)

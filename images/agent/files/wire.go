@@ -125,8 +125,8 @@ func full(err error, directory int) error {
 	return f
 }
 
-// kindOf names what a mode's type bits say.
-func kindOf(mode uint32) string {
+// KindOf names what a mode's type bits say.
+func KindOf(mode uint32) string {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		return "file"
@@ -153,5 +153,5 @@ func regular(mode uint32) error {
 	case unix.S_IFDIR:
 		return unix.EISDIR
 	}
-	return &Failure{Code: notAFile, Type: kindOf(mode)}
+	return &Failure{Code: notAFile, Type: KindOf(mode)}
 }

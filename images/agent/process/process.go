@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/run"
 )
@@ -25,6 +26,7 @@ type Spawner struct {
 	Reaper  *run.Reaper
 	User    run.User
 	Session func() run.Session
+	Changes *changes.Tracker
 	Log     func(format string, args ...any)
 
 	count atomic.Uint64
@@ -43,6 +45,7 @@ type process struct {
 
 	ended   bool // it was told to end, by the host
 	limited bool // it was told to end, by its time limit
+	mark    *changes.Mark
 	limit   *time.Timer
 	grace   <-chan struct{} // until all of it is killed
 
@@ -163,8 +166,12 @@ func (p *process) start() error {
 	if r.FileSizeBytes != nil {
 		launch.FileSizeBytes = *r.FileSizeBytes
 	}
+	if r.Changes != nil {
+		p.mark = s.Changes.Mark()
+	}
 	p.program, err = s.Sandbox.Launch(s.Reaper, launch)
 	if err != nil {
+		s.Changes.Drop(p.mark)
 		p.close()
 		return err
 	}
@@ -239,7 +246,9 @@ func (p *process) fell(failure *run.Failure, status syscall.WaitStatus) {
 		o.drain()
 	}
 	evidence := p.program.Evidence(status, nil)
+	changed := p.spawner.Changes.Conclude(p.stream, p.mark, p.request.Changes)
 	if evidence.Explain(p.request.Argv[0], failure) {
+		evidence.Changes = changed
 		p.stream.End(evidence)
 		return
 	}
@@ -340,6 +349,7 @@ func (p *process) finish(status syscall.WaitStatus) {
 	if p.ended || p.limited {
 		p.clear()
 	}
+	evidence.Changes = p.spawner.Changes.Conclude(p.stream, p.mark, p.request.Changes)
 	p.stream.End(evidence)
 	if p.master != nil {
 		_ = p.master.Close() // nobody can use a terminal without its leader

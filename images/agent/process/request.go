@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"exec-sandbox/agent/changes"
 )
 
 // request is OPEN's payload.
@@ -25,6 +27,8 @@ type request struct {
 	Processes   *int              `json:"processes"`
 
 	FileSizeBytes *int64 `json:"fileSizeBytes"` // 0 = no limit
+
+	Changes *changes.Options `json:"changes"` // asks for a report; nil: none
 }
 
 // size of a terminal, in characters.

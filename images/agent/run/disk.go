@@ -99,6 +99,16 @@ func sizes(st *unix.Statfs_t) (allowed, used int64, ok bool) {
 	return allowed, allowed - int64(st.Bavail)*st.Bsize, true
 }
 
+// Share is how many bytes we may use for our own purposes: not much, and
+// nothing of what users may soon need.
+func (d *Disk) Share() int64 {
+	allowed, used, ok := d.space()
+	if !ok || allowed-used < allowed/8 {
+		return 0
+	}
+	return allowed / 16
+}
+
 // isFull reports whether nothing more can be written.
 func (d *Disk) isFull() bool {
 	allowed, used, ok := d.space()

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 )
 
@@ -22,6 +23,9 @@ type evidence struct {
 	Result    json.RawMessage `json:"result"`
 	Usage     usage           `json:"usage"`
 	Rest      *rest           `json:"rest,omitempty"`
+
+	// Changes counts what changed; the lines about it went before.
+	Changes *changes.Summary `json:"changes,omitempty"`
 
 	tooLarge bool // the interpreter saw a file grow beyond its limit
 }

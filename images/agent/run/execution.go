@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 )
 
@@ -30,6 +31,8 @@ type Request struct {
 	OutputBytes   *int64 `json:"outputBytes"`   // of each output
 	OutputFail    bool   `json:"outputFail"`    // more than that ends it
 	Keep          bool   `json:"keep"`          // more than that goes to a file
+
+	Changes *changes.Options `json:"changes"` // asks for a report; nil: none
 }
 
 // ParseRequest reads OPEN's payload.
@@ -104,6 +107,7 @@ type execution struct {
 	fileSize    int64 // its limit, bytes; 0 = none
 	wasFull     bool  // the disk, at its beginning
 	kept        [2]*overflow
+	mark        *changes.Mark // what its changes are told by
 
 	mu        sync.Mutex
 	arrived   []piece

@@ -263,6 +263,9 @@ func (i *interpreter) begin(e *execution) {
 		e.fileSize = *e.request.FileSizeBytes
 	}
 	e.wasFull = i.runner.config.Disk.isFull()
+	if e.request.Changes != nil {
+		e.mark = i.runner.config.Changes.Mark()
+	}
 	// Lowering the limit below what is in use ends the interpreter; that is a
 	// limit met by this execution, so counting starts before.
 	e.ordered, e.beganBoot = time.Now(), bootClock()
@@ -440,6 +443,7 @@ func (i *interpreter) done(said string) {
 	e.noteStarted()
 	i.handOver(e, s)
 	report.Rest = e.rest()
+	report.Changes = i.runner.config.Changes.Conclude(e.stream, e.mark, e.request.Changes)
 	report.State = "kept"
 	if i.lost {
 		report.State = "reset"

@@ -90,6 +90,7 @@ func (i *interpreter) fellWith(e *execution, p *process, status syscall.WaitStat
 		// Nothing that it wrote may be trusted, nor seen.
 		e.stream.Reset("failed", i.failure)
 		e.rest()
+		i.runner.config.Changes.Drop(e.mark)
 		return
 	}
 	report := &evidence{}
@@ -106,6 +107,7 @@ func (i *interpreter) fellWith(e *execution, p *process, status syscall.WaitStat
 	e.noteStarted()
 	i.handOver(e, s)
 	report.Rest = e.rest()
+	report.Changes = i.runner.config.Changes.Conclude(e.stream, e.mark, e.request.Changes)
 	e.stream.End(report)
 }
 

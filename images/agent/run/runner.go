@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 )
 
@@ -33,6 +34,7 @@ type Config struct {
 	Spill        string // where large inputs lie, on the disk
 	Outputs      string // where the rest of long outputs lies, on the disk
 	Disk         *Disk
+	Changes      *changes.Tracker
 	User         User
 	Interpreters []Interpreter
 	Reaper       *Reaper

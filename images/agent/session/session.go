@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"exec-sandbox/agent/boot"
+	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/dial"
 	"exec-sandbox/agent/files"
@@ -25,13 +26,14 @@ type Session struct {
 	runner  *run.Runner
 	spawner *process.Spawner
 	files   *files.Service
+	changes *changes.Tracker
 	version string
 	build   bool // the machine is being made into a template
 }
 
 // New returns a session that no host has greeted.
-func New(runner *run.Runner, spawner *process.Spawner, files *files.Service, version string) *Session {
-	return &Session{runner: runner, spawner: spawner, files: files, version: version}
+func New(runner *run.Runner, spawner *process.Spawner, files *files.Service, changes *changes.Tracker, version string) *Session {
+	return &Session{runner: runner, spawner: spawner, files: files, changes: changes, version: version}
 }
 
 // Announcement is the greeting of a guest that has just booted.
@@ -108,11 +110,16 @@ func (s *Session) Open(stream *channel.Stream, payload []byte) error {
 				stream.Reset("failed", err.Error())
 				return
 			}
+			s.changes.Start()
 			stream.End(struct{}{})
 		}()
 	case "shutdown":
 		go boot.PowerOff() // ends with the machine
 	default:
+		if changes.Serves(request.Method) {
+			s.changes.Open(stream, request.Method, payload)
+			return nil
+		}
 		if files.Serves(request.Method) {
 			s.files.Open(stream, payload)
 			return nil

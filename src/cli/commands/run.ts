@@ -67,6 +67,11 @@ export const run = Command.make(
     expose,
     upload: transfer.upload,
     download: transfer.download,
+    changes: Flag.Boolean("changes").pipe(
+      Flag.withoutNegation,
+      Flag.withDescription("With --json: also which files the code changed, with patches"),
+      Flag.withDefault(false)
+    ),
     json: flags.json,
     trace: Flag.Boolean("trace").pipe(
       Flag.withoutNegation,
@@ -76,9 +81,11 @@ export const run = Command.make(
     quiet: flags.quiet
   },
   Effect.fn("cli.run")(function* (given) {
-    const { code, download, env, expose, file, json, language, memory, quiet, stdin, time, trace, upload } = given
+    const { changes, code, download, env, expose, file, json, language, memory, quiet, stdin, time, trace, upload } =
+      given
     const source = sourceOf(Option.getOrUndefined(code), Option.getOrUndefined(file), Option.getOrUndefined(language))
     if (source._tag === "Problem") return yield* usage(source)
+    if (changes && !json) return yield* usage({ message: "--changes needs --json", missing: false })
     if (stdin && source._tag === "Stdin") {
       return yield* usage({ message: "Stdin is the code already; it cannot also be the code's stdin", missing: false })
     }
@@ -91,6 +98,7 @@ export const run = Command.make(
           code: yield* readCode(source, waiting),
           ...(stdin && { stdin: yield* readStdin(waiting) }),
           env,
+          ...(changes && { changes }),
           limits: {
             ...(Option.isSome(time) && { timeMs: time.value }),
             ...(Option.isSome(memory) && { memoryMiB: memory.value })

@@ -1,0 +1,320 @@
+package changes
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/files"
+)
+
+const (
+	// maxMarks is how many marks are kept for the host, and maxMarked how many
+	// bytes of them: the oldest go first.
+	maxMarks  = 16
+	maxMarked = 12 << 20
+	// maxTexts bounds the texts of one report.
+	maxTexts = 4 << 20
+	// maxReport bounds all lines of one report, in bytes.
+	maxReport = 32 << 20
+	// ticks is how long the kernel's clock for files may take to go on, with
+	// much room.
+	ticks = 40 * time.Millisecond
+)
+
+// Tracker knows the two layers of the root.
+type Tracker struct {
+	upper, lower int
+	store        *store
+
+	mu    sync.Mutex
+	start *Mark
+	marks map[uint64]*Mark
+	count uint64
+
+	most int // bytes of an index
+}
+
+// Mark is a moment that later ones can be compared with.
+type Mark struct {
+	index index
+	kept  []version
+}
+
+// Options say what a report is to hold.
+type Options struct {
+	Patches  bool `json:"patches"`  // with texts
+	MaxFiles int  `json:"maxFiles"` // listed
+}
+
+// New returns the tracker of a root whose upper directory is "upper" on the
+// scratch disk. Room is how many bytes of that disk it may have.
+func New(scratch, lower int, room func() int64) (*Tracker, error) {
+	upper, err := unix.Openat(scratch, "upper", openDirectory, 0)
+	if err != nil {
+		return nil, fmt.Errorf("opening the upper directory: %w", err)
+	}
+	if err := unix.Mkdirat(scratch, "copies", 0o700); err != nil && err != unix.EEXIST {
+		return nil, fmt.Errorf("making a directory for copies: %w", err)
+	}
+	copies, err := unix.Openat(scratch, "copies", openDirectory, 0)
+	if err != nil {
+		return nil, fmt.Errorf("opening the directory for copies: %w", err)
+	}
+	return &Tracker{upper: upper, lower: lower, store: newStore(copies, room), marks: map[uint64]*Mark{}, most: maxIndex}, nil
+}
+
+// Request is OPEN's payload of what the host asks about changes.
+type Request struct {
+	Since uint64 `json:"since"` // a mark's number, or 0 for the start
+	Options
+}
+
+// Serves reports whether a method is one of ours.
+func Serves(method string) bool { return method == "changes.mark" || method == "changes.read" }
+
+// Open answers the host.
+func (t *Tracker) Open(s *channel.Stream, method string, payload []byte) {
+	var r Request
+	if err := json.Unmarshal(payload, &r); err != nil {
+		s.Reset("invalid", "reading the request: "+err.Error())
+		return
+	}
+	m, known := t.Find(r.Since)
+	if !known {
+		s.Reset("invalid", "the mark is not kept any more")
+		return
+	}
+	go func() { // ends with the answer; the host's leaving ends its waits
+		if method == "changes.mark" {
+			s.End(map[string]uint64{"mark": t.Keep(t.Mark())})
+			return
+		}
+		s.End(t.Report(m, r.Options, func(line []byte) bool { return s.Send(channel.File, line) }))
+	}()
+}
+
+// Start makes now the moment that everything is compared with unless told.
+func (t *Tracker) Start() {
+	if t == nil {
+		return
+	}
+	m := t.Mark()
+	t.mu.Lock()
+	t.start, m = m, t.start
+	t.mu.Unlock()
+	t.Drop(m)
+}
+
+// Mark remembers what the root is now.
+func (t *Tracker) Mark() *Mark {
+	if t == nil {
+		return nil
+	}
+	var candidates []candidate
+	w := walk{most: t.most, seen: func(path string, e *entry) {
+		if e.size > 0 && e.size <= maxText {
+			candidates = append(candidates, candidate{path, e.version()})
+		}
+	}}
+	w.directory(t.upper, "", 0)
+	// The kernel's clock for files goes in steps of some ms. A change in the same
+	// step as the last one could not be told from it, so it must have passed.
+	for until := time.Now().Add(ticks); fileClock() <= w.index.last && time.Now().Before(until); {
+		time.Sleep(time.Millisecond)
+	}
+	return &Mark{w.index, t.store.keep(t.upper, candidates)}
+}
+
+func fileClock() int64 {
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &now) != nil {
+		return 0
+	}
+	return now.Nano()
+}
+
+// Drop forgets a mark.
+func (t *Tracker) Drop(m *Mark) {
+	if t != nil && m != nil {
+		t.store.drop(m.kept)
+	}
+}
+
+// Keep gives a mark a number, by which the host can name it. It may be
+// forgotten once there are too many.
+func (t *Tracker) Keep(m *Mark) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.count++
+	t.marks[t.count] = m
+	total := 0
+	for id := t.count; id > 0; id-- {
+		old := t.marks[id]
+		if old == nil {
+			break // so are all before
+		}
+		if total += len(old.index.data); id != t.count && (t.count-id >= maxMarks || total > maxMarked) {
+			delete(t.marks, id)
+			t.Drop(old)
+		}
+	}
+	return t.count
+}
+
+// Find is a kept mark, or the start for number 0; false when it is not kept.
+func (t *Tracker) Find(id uint64) (*Mark, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if id == 0 {
+		return t.start, true
+	}
+	m := t.marks[id]
+	return m, m != nil
+}
+
+// Report compares now with a mark and sends a line of JSON for each change.
+// Send may wait, and says whether anybody is still there.
+func (t *Tracker) Report(m *Mark, o Options, send func([]byte) bool) *Summary {
+	if m == nil {
+		m = &Mark{}
+	}
+	c := &comparison{tracker: t, before: m.index.cursor(), readable: comparedBytes}
+	c.directory(level{upper: t.upper, lower: t.lower, below0: true, below1: true})
+	c.join()
+	listed, size, texts := 0, 0, int64(maxTexts)
+	for i, found := range c.found {
+		c.found[i] = nil
+		if found.matched {
+			continue
+		}
+		if listed == o.MaxFiles {
+			break
+		}
+		line := t.line(found, o, &texts)
+		if size += len(line); size > maxReport || !send(line) {
+			break
+		}
+		listed++
+	}
+	s := &c.summary
+	s.Unlisted = s.Created + s.Modified + s.Deleted + s.Renamed - listed
+	return s
+}
+
+// Conclude tells a stream what changed since a mark, and drops the mark. Nil
+// when nobody asked.
+func (t *Tracker) Conclude(s *channel.Stream, m *Mark, o *Options) *Summary {
+	if t == nil || m == nil || o == nil {
+		return nil
+	}
+	defer t.Drop(m)
+	return t.Report(m, *o, func(line []byte) bool { return s.Send(channel.File, line) })
+}
+
+// Line is what is said of one change. The path is absolute.
+type line struct {
+	Kind    string      `json:"kind"`
+	Path    files.Name  `json:"path"`
+	From    *files.Name `json:"from,omitempty"`
+	Before  *state      `json:"before,omitempty"`
+	After   *state      `json:"after,omitempty"`
+	Content bool        `json:"content"`       // it is another
+	Text    string      `json:"text"`          // text, none, binary, large, lost, budget
+	Old     *string     `json:"old,omitempty"` // with "text": both contents, empty when there was no file
+	New     *string     `json:"new,omitempty"`
+}
+
+type state struct {
+	Type   string      `json:"type"`
+	Size   int64       `json:"size"`
+	Mode   uint32      `json:"mode"`
+	UID    uint32      `json:"uid"`
+	GID    uint32      `json:"gid"`
+	Target *files.Name `json:"target,omitempty"`
+}
+
+func stateOf(s *side) *state {
+	if s == nil {
+		return nil
+	}
+	it := &state{Type: files.KindOf(s.mode), Mode: s.mode & 0o7777, UID: s.uid, GID: s.gid}
+	if s.isRegular() {
+		it.Size = s.size
+	}
+	if s.target != "" {
+		target := files.Name(s.target)
+		it.Target = &target
+	}
+	return it
+}
+
+func (t *Tracker) line(found *change, o Options, texts *int64) []byte {
+	it := line{
+		Kind: found.kind, Path: files.Name("/" + found.path), Before: stateOf(found.old), After: stateOf(found.new),
+		Content: found.content, Text: "none",
+	}
+	if found.from != "" {
+		from := files.Name("/" + found.from)
+		it.From = &from
+	}
+	if o.Patches && found.content {
+		it.Old, it.New, it.Text = t.texts(found, texts)
+	}
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if encoder.Encode(it) != nil { // only our own values: cannot happen
+		return nil
+	}
+	return out.Bytes()
+}
+
+// texts reads both contents, where a patch can be made of them.
+func (t *Tracker) texts(found *change, left *int64) (old, new *string, what string) {
+	var read [2]string
+	what = "text"
+	for i, s := range [...]*side{found.old, found.new} {
+		if s == nil || !s.isRegular() || s.size == 0 {
+			continue
+		}
+		text, problem := t.text(s)
+		if problem == "binary" || what == "text" {
+			what = problem
+		}
+		read[i] = text
+	}
+	if what != "text" {
+		return nil, nil, what
+	}
+	if total := int64(len(read[0]) + len(read[1])); total > *left {
+		return nil, nil, "budget"
+	} else {
+		*left -= total
+	}
+	return &read[0], &read[1], what
+}
+
+func (t *Tracker) text(s *side) (text, what string) {
+	if s.size > maxText {
+		return "", "large"
+	}
+	fd := t.open(s)
+	if fd < 0 {
+		return "", "lost"
+	}
+	defer leave(fd)
+	content, whole := readAll(fd, maxText)
+	switch {
+	case !whole:
+		return "", "large"
+	case !isText(content):
+		return "", "binary"
+	}
+	return string(content), "text"
+}

@@ -1,0 +1,137 @@
+/**
+ * Changes: which files are not what they were, since the session's start, since a mark, or since an execution began.
+ *
+ * The guest tells them from the overlay that it writes to, so what nobody touched costs nothing. A report says what is
+ * different now, not what was done: a file that was made and removed again is not in it, nor one that was written with what
+ * it held before. Whoever changed a file in that time, an execution beside this one included, changed it.
+ *
+ * @since 0.1.0
+ */
+import * as Schema from "effect/Schema"
+import { FileType } from "./guest/FileProtocol.ts"
+
+const Count = Schema.Int.check(Schema.isGreaterThanOrEqualTo(0))
+
+/**
+ * What is asked for.
+ *
+ * - `patches`: a unified patch for each text whose content changed, `true` unless told.
+ * - `maxFiles`: how many changes are listed, 0 to 10,000, default 1,000; further ones are counted.
+ *
+ * @since 0.1.0
+ * @category options
+ */
+export const Options = Schema.Struct({
+  patches: Schema.optionalKey(Schema.Boolean),
+  maxFiles: Schema.optionalKey(
+    Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 10_000 }, { expected: "0 to 10000 files" }))
+  )
+})
+/**
+ * @since 0.1.0
+ * @category options
+ */
+export type Options = typeof Options.Type
+
+/**
+ * A moment of a session, made by its `mark`. A session keeps its last 16 marks, fewer when very much has changed.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export class Mark extends Schema.Class<Mark>("exec-sandbox/Changes/Mark")({
+  session: Schema.String,
+  id: Count
+}) {}
+
+/**
+ * What a file was or is: its type, `size` in bytes (0 for what is no regular file), `mode` (permission bits), owner, and for
+ * a link its `target`.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const FileState = Schema.Struct({
+  type: FileType,
+  size: Count,
+  mode: Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 0o7777 })),
+  uid: Count,
+  gid: Count,
+  target: Schema.optionalKey(Schema.String)
+})
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type FileState = typeof FileState.Type
+
+/**
+ * One file that is not what it was. Directories are files too.
+ *
+ * - `kind`: `renamed` is a file that had another name in between (`from`); one of the image's own that was renamed counts as
+ *   deleted and created. `modified` has another content, type, mode, owner or target; times alone are no change.
+ * - `path`: absolute; as in `Files`, a byte that is not UTF-8 is a lone surrogate.
+ * - `before`, `after`: `null` where there was, or is, no such file.
+ * - `content`: whether the content changed, or only what is in `before` and `after`. Where the old content is not known any
+ *   more, a file that was written to counts as changed.
+ * - `patch`: the change as a unified patch with git's headers, for text (UTF-8 without NUL). `patch -p1` in `/` applies it.
+ * - `omitted`: why there is no patch: `none` (no content changed), `binary`, `large` (more than 256 KiB), `lost` (the old
+ *   content is not known: the guest keeps copies of what changed last, 16 MiB or a sixteenth of `diskMiB`), `budget` (the
+ *   texts before it were 4 MiB together), `unasked`; `null` when there is one.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const Change = Schema.Struct({
+  kind: Schema.Literals(["created", "modified", "deleted", "renamed"]),
+  path: Schema.String,
+  from: Schema.NullOr(Schema.String),
+  before: Schema.NullOr(FileState),
+  after: Schema.NullOr(FileState),
+  content: Schema.Boolean,
+  patch: Schema.NullOr(Schema.String),
+  omitted: Schema.NullOr(Schema.Literals(["none", "binary", "large", "lost", "budget", "unasked"]))
+})
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type Change = typeof Change.Type
+
+/**
+ * How many files were created, modified, deleted and renamed, listed or not; and how many more there are of which nobody
+ * knows: below directories of more than 20,000 entries or 100 levels down, or beyond what a mark remembers (4 MiB, some 50,000
+ * files). Renames are found among 10,000 changes.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const Counts = Schema.Struct({
+  created: Count,
+  modified: Count,
+  deleted: Count,
+  renamed: Count,
+  unexamined: Count
+})
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type Counts = typeof Counts.Type
+
+/**
+ * A report: the first changes in the order of their paths, `counts` of all, and how many of those are `unlisted`.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export class Changes extends Schema.Class<Changes>("exec-sandbox/Changes")({
+  files: Schema.Array(Change),
+  counts: Counts,
+  unlisted: Count
+}) {
+  /** All patches as one; empty when there is none. */
+  get patch(): string {
+    return this.files.map((it) => it.patch ?? "").join("")
+  }
+}

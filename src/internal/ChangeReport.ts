@@ -1,0 +1,93 @@
+/**
+ * Gathers what a guest says of changed files into a report, within bounds: lines of JSON, then counts.
+ */
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import { type Change, Changes, type FileState, Options } from "../Changes.ts"
+import { ChangeLine, type ChangesEnd, type ChangesOpen, maxTexts } from "../guest/ChangeProtocol.ts"
+import * as Lines from "./Lines.ts"
+import * as Patch from "./Patch.ts"
+
+/** How a report of an execution is asked for: `true`, or with options. */
+export const Asked = Schema.Union([Schema.Boolean, Options])
+
+/** What is asked for, with what was not said; `null` when nothing is. */
+export const openOf = (asked: typeof Asked.Type = false): ChangesOpen | null => {
+  if (asked === false) return null
+  const { maxFiles = 1000, patches = true } = asked === true ? {} : asked
+  return { patches, maxFiles }
+}
+
+/** The longest line: two texts, in which each byte may take six, and names. */
+const maxLine = 4 * 1024 * 1024
+/** The most of a report in bytes; the guest stops at 32 MiB. */
+const maxReport = 40 * 1024 * 1024
+/** How long patches of one report may be compared line by line, in ms. */
+const patience = 1000
+
+export interface ChangeReport {
+  /** Takes the next bytes; `false` when no agent of ours would send them. */
+  readonly push: (bytes: Uint8Array) => boolean
+  /** All that came, with the counts that came last. */
+  readonly finish: (counts: ChangesEnd) => Effect.Effect<Changes>
+}
+
+const decode = Schema.decodeUnknownOption(Schema.fromJsonString(ChangeLine))
+
+const isFile = (state: FileState | undefined): state is FileState => state?.type === "file"
+
+/** One side of a patch; `null` where there is no regular file. */
+const side = (path: string, state: FileState | undefined, text: string | undefined): Patch.Side | null =>
+  isFile(state) ? { path, mode: state.mode, text: text ?? "" } : null
+
+const patchOf = (line: ChangeLine, close: boolean): string => {
+  // Without its text a change of content has no patch; a new name or mode alone has one.
+  if (line.text !== "text" && (line.text !== "none" || !isFile(line.before) || !isFile(line.after))) return ""
+  return Patch.make(side(line.from ?? line.path, line.before, line.old), side(line.path, line.after, line.new), close)
+}
+
+const changeOf = (line: ChangeLine, patches: boolean, close: boolean): Change => {
+  const patch = patches ? patchOf(line, close) : ""
+  return {
+    kind: line.kind,
+    path: line.path,
+    from: line.from ?? null,
+    before: line.before ?? null,
+    after: line.after ?? null,
+    content: line.content,
+    patch: patch === "" ? null : patch,
+    omitted: patch !== "" ? null : !patches ? "unasked" : line.text === "text" ? "none" : line.text
+  }
+}
+
+/** An empty report. */
+export const make = (asked: ChangesOpen): ChangeReport => {
+  const lines = Lines.make(maxLine)
+  const found: Array<ChangeLine> = []
+  let bytes = 0
+  let texts = 0
+  return {
+    push: (chunk) => {
+      bytes += chunk.length
+      const complete = bytes > maxReport ? undefined : lines(chunk)
+      if (complete === undefined) return false
+      for (const text of complete) {
+        const line = decode(text)
+        if (Option.isNone(line) || found.push(line.value) > asked.maxFiles) return false
+        texts += (line.value.old?.length ?? 0) + (line.value.new?.length ?? 0)
+      }
+      return texts <= maxTexts
+    },
+    finish: Effect.fnUntraced(function* ({ unlisted, ...counts }) {
+      const files: Array<Change> = []
+      const until = (yield* Clock.currentTimeMillis) + patience
+      for (const line of found) {
+        files.push(changeOf(line, asked.patches, (yield* Clock.currentTimeMillis) < until))
+        if (line.text === "text") yield* Effect.yieldNow
+      }
+      return new Changes({ files, counts, unlisted })
+    })
+  }
+}
