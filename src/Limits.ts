@@ -23,8 +23,8 @@ const wholeDisk = 8192
  *   cgroup. A session's value fixes the size of its VM; an execution may only lower it. `LimitExceeded{memory}`, in bytes.
  * - `outputBytes`: bytes kept of stdout and of stderr, each, 0 to 67,108,864, default 1,048,576; the receipt counts every
  *   byte. `output` says what becomes of more.
- * - `output`: `truncate` (the default) keeps head and tail, half of `outputBytes` each, and `exec` has the guest keep what
- *   follows the head in a file, see `outputFiles` of a result. `fail` ends the process tree as the time limit does:
+ * - `output`: `truncate` (the default) keeps head and tail, half of `outputBytes` each, and `exec` and `run` have the guest
+ *   keep what follows the head in a file, see `outputFiles` of a result. `fail` ends the process tree as the time limit does:
  *   `LimitExceeded{output}`, in bytes, of the longer output.
  * - `processes`: processes and threads of each interpreter with its children, 16 to 4,096, default 256.
  *   `LimitExceeded{processes}`, a count, when the task failed after the kernel refused it one.

@@ -136,7 +136,7 @@ const common = {
  * - `user`: `user` (uid 1000, no new privileges; the default) or `root` (the VM is the boundary).
  * - `pty`: gives it a terminal of that size; its stderr then comes on stdout. Pipes when absent.
  * - `limits`: for the process and all that it starts; what is absent comes from the session, except that without `timeMs`
- *   there is no time limit.
+ *   there is no time limit. Output that is read is not truncated; with `output: "fail"` too much of it ends the process.
  *
  * @since 0.1.0
  * @category models
@@ -235,7 +235,13 @@ const decodeSize = decodeInput(Size, "size")
 /** How long a process may take to be gone, beyond the guest's second of grace, before its caller goes on without it. */
 const goneWithin = "10 seconds"
 
-const openOf = (command: Command, options: SpawnOptions | RunOptions, attempt: Attempt.Attempt): SpawnOpen => ({
+/** `keep`: whether the guest keeps what the result will not hold of a long output. */
+const openOf = (
+  command: Command,
+  options: SpawnOptions | RunOptions,
+  attempt: Attempt.Attempt,
+  keep: boolean
+): SpawnOpen => ({
   method: "spawn",
   argv: typeof command === "string" ? null : command,
   shell: typeof command === "string" ? command : null,
@@ -247,6 +253,9 @@ const openOf = (command: Command, options: SpawnOptions | RunOptions, attempt: A
   memoryBytes: attempt.ownMemoryBytes,
   processes: attempt.ownProcesses,
   fileSizeBytes: attempt.fileSizeBytes,
+  outputBytes: attempt.outputBytes,
+  outputFail: attempt.outputFails,
+  keep: keep && !attempt.outputFails,
   changes: attempt.changes
 })
 
@@ -277,7 +286,7 @@ export const run = Effect.fn("Process.run")(function* (
   const attempt = yield* begin(holder, command, options.limits, undefined, options.changes)
   const stdin = options.stdin === undefined ? new Uint8Array() : Buffer.from(options.stdin as string)
   const stream = yield* holder.vm
-    .open(openOf(command, options, attempt), [{ sub: Sub.stdin, bytes: stdin }])
+    .open(openOf(command, options, attempt, true), [{ sub: Sub.stdin, bytes: stdin }])
     .pipe(Effect.catch((error) => attempt.lost(error, false)))
   const deadline = attempt.openedAt + (attempt.timeMs ?? 0) + Attempt.graceMs
   const last = yield* Attempt.follow(attempt, stream, () => Effect.void, deadline)
@@ -295,7 +304,7 @@ export const spawn = Effect.fn("Process.spawn")(function* (
   const options = yield* decodeSpawn(givenOptions)
   const attempt = yield* begin(holder, command, options.limits, options.limits?.timeMs ?? null)
   const stream = yield* holder.vm
-    .open(openOf(command, options, attempt), [])
+    .open(openOf(command, options, attempt, false), [])
     .pipe(Effect.catch((error) => attempt.lost(error, false)))
 
   const started = yield* Deferred.make<number, SandboxError>()
@@ -413,13 +422,16 @@ export const spawn = Effect.fn("Process.spawn")(function* (
   }
 })
 
+/** The limits that end a process from outside. */
+const enforced: ReadonlySet<LimitExceeded["limit"]> = new Set(["time", "memory", "output"])
+
 /** Not every error of an execution is one of a process: what ran and ended by itself has an exit. */
 const unlessItRan = (error: Execution.Failure): Effect.Effect<{ readonly receipt: Receipt }, Failure> => {
   switch (error._tag) {
     case "TaskFailed":
       return Effect.succeed(error)
     case "LimitExceeded":
-      return error.limit === "time" || error.limit === "memory" ? Effect.fail(error) : Effect.succeed(error)
+      return enforced.has(error.limit) ? Effect.fail(error) : Effect.succeed(error)
     case "PermissionDenied":
       return error.operation === "syscall" ? Effect.succeed(error) : Effect.fail(error)
     default:

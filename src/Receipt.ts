@@ -147,7 +147,10 @@ export const Receipt = Schema.Struct({
     timeMs: Schema.NullOr(Schema.Finite),
     memoryBytes: Schema.Finite,
     outputBytes: Schema.Finite,
-    processes: Schema.Finite
+    output: Schema.Literals(["truncate", "fail"]),
+    processes: Schema.Finite,
+    fileSizeBytes: Schema.Finite,
+    diskBytes: Schema.Finite
   }),
   outcome: Schema.Literals([
     "Success",

@@ -26,6 +26,9 @@ const meets = Effect.fnUntraced(function* (
   return error
 })
 
+const limited = (error: unknown) =>
+  error instanceof LimitExceeded ? error : assert.fail(`no limit was met: ${String(error)}`)
+
 layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Limits", (it) => {
   describe("output", () => {
     const endless = {
@@ -128,6 +131,64 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Lim
           .exec({ language: "bash", code: "head -c 2097152 /dev/zero > f; exit 153" })
           .pipe(Effect.flip)
         assert.strictEqual(result._tag, "TaskFailed") // the status alone is no evidence
+      }).pipe(Effect.scoped)
+    )
+  })
+
+  describe("of processes", () => {
+    it.effect("output, file size: as of executions", () =>
+      Effect.gen(function* () {
+        const one = yield* session()
+        const limits = { output: "fail", outputBytes: 10_000 } as const
+        // The pipe's other end lives on unless the whole tree is ended.
+        const flood = limited(yield* Effect.flip(one.run("yes & yes >&2; wait", { limits })))
+        assert.deepStrictEqual([flood.limit, flood.allowed], ["output", 10_000])
+        assert.strictEqual(flood.bytes.stdout.length, 10_000)
+        assert.strictEqual(flood.receipt.stopReason, "output-limit")
+        assert.isBelow(flood.receipt.usage.wallMs ?? 0, 20_000)
+        yield* Effect.gen(function* () {
+          const yes = yield* one.spawn(["yes"], { limits })
+          yield* Effect.forkScoped(Stream.runDrain(yes.stderr))
+          const read = yield* Stream.runFold(
+            yes.stdout,
+            () => 0,
+            (sum, bytes) => sum + bytes.length
+          )
+          const error = limited(yield* Effect.flip(yes.exit))
+          assert.deepStrictEqual([error.limit, error.allowed, error.observed], ["output", 10_000, read])
+          const enough = yield* one.spawn("head -c 10000 /dev/zero", { limits })
+          yield* Stream.runDrain(enough.stdout)
+          assert.strictEqual((yield* enough.exit).exitCode, 0)
+        }).pipe(Effect.scoped)
+        assert.strictEqual((yield* Effect.flip(one.run(["pgrep", "yes"]))).message, "task failed with exit code 1")
+
+        const long = yield* one.run("seq 20000; seq 100 >&2", { limits: { outputBytes: 1001 } })
+        const whole = Array.from({ length: 20_000 }, (_, n) => `${n + 1}\n`).join("")
+        assert.strictEqual(long.receipt.output.stdoutBytes, whole.length)
+        assert.isNull(long.outputFiles.stderr)
+        const rest = yield* one.files.read(long.outputFiles.stdout ?? "")
+        assert.strictEqual(Buffer.from(rest).toString(), whole.slice(501))
+
+        const write = ["dd", "if=/dev/zero", "of=f", "bs=1M", "count=3"]
+        const size = limited(yield* Effect.flip(one.run(write, { limits: { fileSizeMiB: 2 } })))
+        assert.deepStrictEqual([size.limit, size.allowed, size.observed], ["file-size", 2 * MiB, 2 * MiB])
+        assert.strictEqual((yield* one.files.stat("f")).size, 2 * MiB)
+        const exit = yield* Effect.scoped(
+          Effect.flatMap(one.spawn(write, { limits: { fileSizeMiB: 1 } }), (dd) => dd.exit)
+        )
+        assert.deepStrictEqual([exit.signal, exit.exitCode], ["SIGXFSZ", 153])
+        yield* one.run(write)
+        assert.strictEqual((yield* one.files.stat("f")).size, 3 * MiB)
+
+        assert.deepStrictEqual(size.receipt.limits, {
+          timeMs: 30_000,
+          memoryBytes: 512 * MiB,
+          outputBytes: MiB,
+          output: "truncate",
+          processes: 256,
+          fileSizeBytes: 2 * MiB,
+          diskBytes: 8192 * MiB
+        })
       }).pipe(Effect.scoped)
     )
   })

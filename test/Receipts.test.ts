@@ -1,8 +1,11 @@
 /** Where receipts go: kept in memory, or a journal that several writers and crashes cannot spoil. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Logger from "effect/Logger"
+import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
-import { execFile } from "node:child_process"
+import { execFile, execFileSync } from "node:child_process"
 import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
@@ -109,6 +112,45 @@ describe("layerFile", () => {
         [...sequences].sort((a, b) => a - b),
         expected
       )
+    })
+  )
+
+  it.effect("loses what a full disk has no room for, says so, and spoils nothing once there is room again", (context) =>
+    Effect.gen(function* () {
+      const home = yield* directory
+      const mounted = yield* Effect.acquireRelease(
+        Effect.try(() => execFileSync("mount", ["-t", "tmpfs", "-o", "size=8k", "tmpfs", home], { stdio: "ignore" })),
+        () => Effect.sync(() => execFileSync("umount", ["--lazy", home]))
+      ).pipe(Effect.option)
+      if (Option.isNone(mounted)) return context.skip("needs the right to mount")
+      const file = path.join(home, "receipts.jsonl")
+      const said: Array<string> = []
+      const logger = Logger.make(({ message }) => void said.push(String(message)))
+      yield* Effect.gen(function* () {
+        // Two pages have room for a few lines, and for a part of one.
+        yield* publish(...Array.from({ length: 20 }, (_, n) => n + 1))
+        const { damaged, sequences } = yield* readAll(file)
+        const kept = sequences.length
+        assert.isAbove(kept, 2)
+        assert.isBelow(kept, 20)
+        assert.deepStrictEqual(
+          sequences,
+          Array.from({ length: kept }, (_, n) => n + 1)
+        )
+        assert.deepStrictEqual(
+          damaged.map((it) => it.line),
+          [kept + 1]
+        )
+        assert.strictEqual(said.length, 20 - kept)
+        for (const line of said) assert.match(line, /a receipt is lost: the journal .* cannot be used: .*exe-/)
+
+        execFileSync("mount", ["-o", "remount,size=64k", home])
+        yield* publish(21, 22)
+        const later = yield* readAll(file)
+        assert.deepStrictEqual(later.sequences, [...sequences, 21, 22])
+        assert.deepStrictEqual(later.damaged, damaged)
+        assert.strictEqual(said.length, 20 - kept)
+      }).pipe(Effect.provide(Layer.merge(Receipts.layerFile(file), Logger.layer([logger]))))
     })
   )
 

@@ -44,7 +44,15 @@ const scratchFile = (name: string, content: string | Uint8Array): string => {
 const receipt = receiptWith({
   image: "img",
   template: "tpl",
-  limits: { timeMs: 1000, memoryBytes: 134217728, outputBytes: 1, processes: 16 },
+  limits: {
+    timeMs: 1000,
+    memoryBytes: 134217728,
+    outputBytes: 1,
+    output: "truncate",
+    processes: 16,
+    fileSizeBytes: 1,
+    diskBytes: 1
+  },
   outcome: "TaskFailed",
   stopReason: "failed",
   exitCode: 3,

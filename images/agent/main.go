@@ -89,7 +89,7 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	spawner := &process.Spawner{Sandbox: sandbox, Reaper: reaper, User: user, Session: runner.Session, Changes: tracker, Log: boot.Log}
+	spawner := &process.Spawner{Sandbox: sandbox, Reaper: reaper, User: user, Session: runner.Session, Changes: tracker, Overflow: runner.NewOverflow, Log: boot.Log}
 	service := files.New(reaper, user.UID, user.GID, user.Home, boot.Log)
 	if err := service.Start(); err != nil {
 		return err

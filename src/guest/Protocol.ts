@@ -90,6 +90,9 @@ export interface SpawnOpen {
   readonly processes: number | null
   /** 0 is no limit. */
   readonly fileSizeBytes: number
+  readonly outputBytes: number
+  readonly outputFail: boolean
+  readonly keep: boolean
   readonly changes: ChangesOpen | null
 }
 

@@ -182,7 +182,15 @@ export const begin = Effect.fnUntraced(function* (
     template: origin.template,
     startPath: origin.startPath,
     isolation: vm.isolation,
-    limits: { timeMs, memoryBytes, outputBytes: allowed.outputBytes, processes: allowed.processes },
+    limits: {
+      timeMs,
+      memoryBytes,
+      outputBytes: allowed.outputBytes,
+      output: allowed.output,
+      processes: allowed.processes,
+      fileSizeBytes: allowed.fileSizeMiB * mebibyte,
+      diskBytes: allowed.diskMiB * mebibyte
+    },
     outcome,
     stopReason: reason,
     exitCode: evidence?.exitCode ?? null,

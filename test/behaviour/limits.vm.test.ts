@@ -223,7 +223,15 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("lim
       () =>
         Effect.gen(function* () {
           const exec = yield* fresh
-          const standard = { timeMs: 30_000, memoryBytes: 512 * MiB, outputBytes: MiB, processes: 256 }
+          const standard = {
+            timeMs: 30_000,
+            memoryBytes: 512 * MiB,
+            outputBytes: MiB,
+            output: "truncate",
+            processes: 256,
+            fileSizeBytes: 8192 * MiB,
+            diskBytes: 8192 * MiB
+          } as const
           assert.deepStrictEqual((yield* exec("bash", "true")).receipt.limits, standard)
           const own = { timeMs: 1234, memoryMiB: 200, outputBytes: 5 }
           const { receipt } = yield* exec("bash", "true", { limits: own })

@@ -15,7 +15,15 @@ export const receipt = (changes: Partial<Receipt> = {}): Receipt => ({
   template: null,
   startPath: { kind: "restore", missed: [] },
   isolation: { accelerator: "tcg", boundary: "emulated", seccomp: true, user: null, parentDeath: true, cgroup: null },
-  limits: { timeMs: 30_000, memoryBytes: 512 * 1024 * 1024, outputBytes: 1024 * 1024, processes: 256 },
+  limits: {
+    timeMs: 30_000,
+    memoryBytes: 512 * 1024 * 1024,
+    outputBytes: 1024 * 1024,
+    output: "truncate",
+    processes: 256,
+    fileSizeBytes: 8192 * 1024 * 1024,
+    diskBytes: 8192 * 1024 * 1024
+  },
   outcome: "Success",
   stopReason: "completed",
   exitCode: 0,

@@ -27,7 +27,9 @@ type Spawner struct {
 	User    run.User
 	Session func() run.Session
 	Changes *changes.Tracker
-	Log     func(format string, args ...any)
+	// Overflow keeps what the host will not of an output.
+	Overflow func(id uint32, name string, limit *int64, keep bool) *run.Overflow
+	Log      func(format string, args ...any)
 
 	count atomic.Uint64
 }
@@ -41,10 +43,12 @@ type process struct {
 	program *run.Program
 	input   *input
 	outputs []*output
-	master  *os.File // our end of its terminal, if it has one
+	kept    [2]*run.Overflow // of stdout and stderr
+	master  *os.File         // our end of its terminal, if it has one
 
 	ended   bool // it was told to end, by the host
 	limited bool // it was told to end, by its time limit
+	stopped bool // it was told to end, by its output limit
 	mark    *changes.Mark
 	limit   *time.Timer
 	grace   <-chan struct{} // until all of it is killed
@@ -53,6 +57,7 @@ type process struct {
 	mu     sync.Mutex
 	orders []order
 	reset  bool
+	flood  bool // it wrote more than its output limit
 }
 
 // Spawn takes a program that the host opened.
@@ -222,13 +227,34 @@ func (p *process) open(user run.User) (theirs []int, err error) {
 }
 
 func (p *process) forward(file *os.File, sub byte) error {
-	o, err := newOutput(file, p.master != nil, func(payload []byte) { p.stream.Send(sub, payload) })
+	o, err := newOutput(file, p.master != nil, p.sink(sub))
 	if err != nil {
 		_ = file.Close()
 		return fmt.Errorf("watching an output: %w", err)
 	}
 	p.outputs = append(p.outputs, o)
 	return nil
+}
+
+// sink takes one output: it passes it on, and keeps what the host does not.
+func (p *process) sink(sub byte) func(payload []byte) {
+	name := [...]string{channel.Stdout: "stdout", channel.Stderr: "stderr"}[sub]
+	kept := p.spawner.Overflow(p.stream.ID(), name, p.request.OutputBytes, p.request.Keep)
+	p.kept[sub-channel.Stdout] = kept
+	var total int64
+	told := p.request.OutputBytes == nil || !p.request.OutputFail
+	return func(payload []byte) {
+		kept.Write(payload)
+		total += int64(len(payload))
+		if !told && total > *p.request.OutputBytes {
+			told = true
+			p.mu.Lock()
+			p.flood = true
+			p.mu.Unlock()
+			p.poke()
+		}
+		p.stream.Send(sub, payload)
+	}
 }
 
 // close is for a program that never came to be.
@@ -276,10 +302,9 @@ func (p *process) follow() syscall.WaitStatus {
 		case <-p.wake:
 			p.obey()
 		case <-p.limit.C:
-			if !p.ended {
+			if !p.ended && !p.stopped {
 				p.limited = true
-				p.program.Signal(unix.SIGINT)
-				p.grace = run.Grace()
+				p.stop()
 			}
 		case <-p.grace:
 			p.grace = nil
@@ -292,8 +317,8 @@ func (p *process) follow() syscall.WaitStatus {
 
 func (p *process) obey() {
 	p.mu.Lock()
-	orders, reset := p.orders, p.reset
-	p.orders = nil
+	orders, reset, flood := p.orders, p.reset, p.flood
+	p.orders, p.flood = nil, false
 	p.mu.Unlock()
 	for _, o := range orders {
 		switch o.Event {
@@ -306,6 +331,10 @@ func (p *process) obey() {
 		case "close":
 			reset = true
 		}
+	}
+	if flood && !p.ended && !p.limited {
+		p.stopped = true
+		p.stop()
 	}
 	if reset && !p.ended {
 		p.ended = true
@@ -321,6 +350,12 @@ func (p *process) resize(s size) {
 	if err != nil {
 		p.spawner.Log("%v", err)
 	}
+}
+
+// stop is how a limit ends all of the program.
+func (p *process) stop() {
+	p.program.Signal(unix.SIGINT)
+	p.grace = run.Grace()
 }
 
 // end asks all of the program to end.
@@ -346,9 +381,10 @@ func (p *process) finish(status syscall.WaitStatus) {
 		o.drain()
 	}
 	p.obey() // the host may have lost interest while this waited for credit
-	if p.ended || p.limited {
+	if p.ended || p.limited || p.stopped {
 		p.clear()
 	}
+	evidence.Keep(p.kept[0], p.kept[1])
 	evidence.Changes = p.spawner.Changes.Conclude(p.stream, p.mark, p.request.Changes)
 	p.stream.End(evidence)
 	if p.master != nil {

@@ -28,6 +28,10 @@ type request struct {
 
 	FileSizeBytes *int64 `json:"fileSizeBytes"` // 0 = no limit
 
+	OutputBytes *int64 `json:"outputBytes"` // of each output
+	OutputFail  bool   `json:"outputFail"`  // more than that ends it
+	Keep        bool   `json:"keep"`        // more than that goes to a file
+
 	Changes *changes.Options `json:"changes"` // asks for a report; nil: none
 }
 
@@ -85,8 +89,9 @@ func parseRequest(payload []byte) (*request, error) {
 			return nil, err
 		}
 	}
-	if r.TimeoutMs != nil && *r.TimeoutMs < 1 || r.MemoryBytes != nil && *r.MemoryBytes < 1 || r.Processes != nil && *r.Processes < 1 {
-		return nil, fmt.Errorf("a limit is less than 1")
+	if r.TimeoutMs != nil && *r.TimeoutMs < 1 || r.MemoryBytes != nil && *r.MemoryBytes < 1 || r.Processes != nil && *r.Processes < 1 ||
+		r.OutputBytes != nil && *r.OutputBytes < 0 {
+		return nil, fmt.Errorf("a limit is less than it can be")
 	}
 	return r, nil
 }

@@ -36,6 +36,17 @@ type rest struct {
 	Stderr *string `json:"stderr"`
 }
 
+func restOf(kept [2]*Overflow) *rest {
+	r := &rest{kept[0].End(), kept[1].End()}
+	if r.Stdout == nil && r.Stderr == nil {
+		return nil
+	}
+	return r
+}
+
+// Keep says where what the host does not keep of the outputs is.
+func (e *evidence) Keep(stdout, stderr *Overflow) { e.Rest = restOf([2]*Overflow{stdout, stderr}) }
+
 // limitHit is a limit that was met: milliseconds, bytes or a count.
 type limitHit struct {
 	Limit    string `json:"limit"`

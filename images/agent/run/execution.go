@@ -106,7 +106,7 @@ type execution struct {
 	before      counters
 	fileSize    int64 // its limit, bytes; 0 = none
 	wasFull     bool  // the disk, at its beginning
-	kept        [2]*overflow
+	kept        [2]*Overflow
 	mark        *changes.Mark // what its changes are told by
 
 	mu        sync.Mutex
@@ -241,11 +241,7 @@ func (e *execution) timeout() time.Duration {
 // rest says where what the host does not keep of its outputs is; mostly there
 // is nothing.
 func (e *execution) rest() *rest {
-	r := &rest{e.kept[0].end(), e.kept[1].end()}
-	if r.Stdout == nil && r.Stderr == nil {
-		return nil
-	}
-	return r
+	return restOf(e.kept)
 }
 
 func (e *execution) stopTimers() {

@@ -12,9 +12,9 @@ import (
 // held is how much of an output is kept in memory before it needs a file.
 const held = 1 << 20
 
-// overflow keeps what the host will not: an output from the middle of its
+// Overflow keeps what the host will not: an output from the middle of its
 // limit on, in a file of the guest, once the output is longer than the limit.
-type overflow struct {
+type Overflow struct {
 	disk      *Disk
 	directory int
 	path      string // of the directory
@@ -28,21 +28,22 @@ type overflow struct {
 	over        bool  // nothing is kept any more
 }
 
-// newOverflow keeps nothing when the host did not ask for it.
-func (i *interpreter) newOverflow(e *execution, name string) *overflow {
-	o := &overflow{disk: i.runner.config.Disk, directory: i.runner.outputs, path: i.runner.config.Outputs, fd: -1}
-	if e.request.OutputBytes == nil || o.directory < 0 || !e.request.Keep {
+// NewOverflow is for one output of the stream with that number. It keeps
+// nothing when the host did not ask for it.
+func (r *Runner) NewOverflow(id uint32, name string, limit *int64, keep bool) *Overflow {
+	o := &Overflow{disk: r.config.Disk, directory: r.outputs, path: r.config.Outputs, fd: -1}
+	if limit == nil || o.directory < 0 || !keep {
 		o.over = true
 		return o
 	}
-	o.name = strconv.FormatUint(uint64(e.stream.ID()), 10) + "." + name
-	o.limit = *e.request.OutputBytes
+	o.name = strconv.FormatUint(uint64(id), 10) + "." + name
+	o.limit = *limit
 	o.head = (o.limit + 1) / 2
 	return o
 }
 
-// write takes the next bytes.
-func (o *overflow) write(payload []byte) {
+// Write takes the next bytes.
+func (o *Overflow) Write(payload []byte) {
 	if o.over {
 		return
 	}
@@ -75,7 +76,7 @@ func (o *overflow) write(payload []byte) {
 }
 
 // crowds reports that users need the rest of the disk for themselves.
-func (o *overflow) crowds() bool {
+func (o *Overflow) crowds() bool {
 	if o.total-o.checked < held {
 		return false
 	}
@@ -84,7 +85,7 @@ func (o *overflow) crowds() bool {
 	return ok && allowed-used < allowed/8
 }
 
-func (o *overflow) giveUp() {
+func (o *Overflow) giveUp() {
 	o.over, o.held = true, nil
 	if o.fd >= 0 {
 		quick.Close(o.fd)
@@ -93,9 +94,9 @@ func (o *overflow) giveUp() {
 	}
 }
 
-// end says where the rest is; nil when the host has all, or nobody has it.
-func (o *overflow) end() *string {
-	if o.over {
+// End says where the rest is; nil when the host has all, or nobody has it.
+func (o *Overflow) End() *string {
+	if o == nil || o.over {
 		return nil
 	}
 	if o.total <= o.limit || o.fd < 0 {
@@ -110,11 +111,11 @@ func (o *overflow) end() *string {
 
 // watch forwards one output of an execution, and ends the execution when that
 // is what its output limit is for.
-func (i *interpreter) watch(e *execution, sub byte, o *overflow) func(payload []byte) {
+func (i *interpreter) watch(e *execution, sub byte, o *Overflow) func(payload []byte) {
 	var total int64
 	told := e.request.OutputBytes == nil || !e.request.OutputFail
 	return func(payload []byte) {
-		o.write(payload)
+		o.Write(payload)
 		total += int64(len(payload))
 		if !told && total > *e.request.OutputBytes {
 			told = true
@@ -130,7 +131,9 @@ func (i *interpreter) watch(e *execution, sub byte, o *overflow) func(payload []
 
 // direct sends the outputs of an execution where they belong.
 func (i *interpreter) direct(e *execution, s *slot) {
-	e.kept = [2]*overflow{i.newOverflow(e, "stdout"), i.newOverflow(e, "stderr")}
+	for n, name := range [...]string{"stdout", "stderr"} {
+		e.kept[n] = i.runner.NewOverflow(e.stream.ID(), name, e.request.OutputBytes, e.request.Keep)
+	}
 	s.stdout.direct(i.watch(e, channel.Stdout, e.kept[0]))
 	s.stderr.direct(i.watch(e, channel.Stderr, e.kept[1]))
 }
