@@ -151,8 +151,8 @@ export interface Entry extends FileInfo {
 
 /**
  * One change that a watch saw. `start` comes first: what happens after it is seen. `create` is also a file that came from
- * elsewhere, or a whole new content put in a file's place; `remove` also one that left for elsewhere. `rename` is within the
- * directory, `from` its old path. After `overflow` an unknown number of changes is missing. `path` begins with the watched
+ * elsewhere, or a whole new content put in a file's place; `remove` also one that left for elsewhere. `rename` is within what
+ * is watched, `from` its old path. After `overflow` an unknown number of changes is missing. `path` begins with the watched
  * path, made absolute.
  *
  * @since 0.1.0
@@ -195,6 +195,13 @@ export const WriteOptions = Schema.Struct({
 export const ListOptions = Schema.Struct({ ...As, maxEntries: Schema.optionalKey(Positive) })
 /** `followLinks`: of what a link points at (the default) or of the link itself. @since 0.1.0 @category options */
 export const StatOptions = Schema.Struct({ ...As, followLinks: Schema.optionalKey(Schema.Boolean) })
+/**
+ * `recursive`: also all directories below, and those that come later; not what links lead to, nor what the user may not read.
+ *
+ * @since 0.1.0
+ * @category options
+ */
+export const WatchOptions = Schema.Struct({ ...As, recursive: Schema.optionalKey(Schema.Boolean) })
 /** `recursive`: a directory with all in it. `force`: what is missing is no error. @since 0.1.0 @category options */
 export const RemoveOptions = Schema.Struct({
   ...As,
@@ -248,10 +255,12 @@ export interface Files {
   /** Gives a file another path on the same file system; a file that has it is replaced. */
   readonly rename: (from: string, to: string, options?: typeof Options.Type) => Effect.Effect<void, FileFailure>
   /**
-   * Changes of a file, or of a directory's entries (not of those further below), until that is removed. A slow reader holds
-   * nothing up: the guest's kernel keeps 16384 changes, then comes `overflow`.
+   * Changes of a file, or of a directory's entries, until that is removed; with `recursive` also of everything below. What is
+   * already in a directory that comes is told as created. A slow reader holds nothing up: the guest's kernel keeps 16384
+   * changes, then comes `overflow`. It also comes when there are more than 4,096 directories; `TooLarge` when there are from
+   * the start.
    */
-  readonly watch: (path: string, options?: typeof Options.Type) => Stream.Stream<Change, FileFailure>
+  readonly watch: (path: string, options?: typeof WatchOptions.Type) => Stream.Stream<Change, FileFailure>
   /**
    * Copies a file or a whole directory of this host into the guest, to exactly that path, with modes, times and links as they
    * are. An existing directory is added to. Missing parents are made.

@@ -505,6 +505,52 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
       )
     )
 
+    it.effect("a recursive watch follows directories wherever they come from and go", () =>
+      withSession((s) =>
+        Effect.gen(function* () {
+          yield* bash(s, "mkdir -p w/a/b t")
+          const seen = yield* Queue.unbounded<Change>()
+          yield* Effect.forkChild(
+            Stream.runForEach(s.files.watch("w", { recursive: true }), (change) => Queue.offer(seen, change)),
+            { startImmediately: true }
+          )
+          /** All until that path is told. */
+          const until = (path: string) =>
+            Effect.gen(function* () {
+              const all: Array<string> = []
+              for (;;) {
+                const { from, kind, path: at } = yield* Effect.timeout(Queue.take(seen), "10 seconds")
+                all.push([kind, ...(from === undefined ? [] : [from]), at].join(" ").replaceAll("/home/user/w", ""))
+                if (at.endsWith(path)) return all
+              }
+            })
+          assert.deepStrictEqual(yield* until("w"), ["start "])
+          yield* bash(s, ": > w/a/b/1")
+          assert.deepStrictEqual(yield* until("/1"), ["create /a/b/1"])
+          yield* bash(s, "for n in $(seq 50); do mkdir -p w/n$n/d/e; : > w/n$n/d/e/f; done; mkdir w/last")
+          const told = yield* until("/last")
+          const made = Array.from({ length: 50 }, (_, n) =>
+            ["", "/d", "/d/e", "/d/e/f"].map((it) => `create /n${n + 1}${it}`)
+          )
+          assert.sameMembers(
+            told.filter((it) => !it.startsWith("modify")),
+            [...made.flat(), "create /last"]
+          )
+          yield* bash(s, "mv w/n1/d w/a/moved; mv w/n2 t; : > t/n2/d/x; : > w/a/moved/e/2")
+          assert.deepStrictEqual(yield* until("/2"), ["rename /n1/d /a/moved", "remove /n2", "create /a/moved/e/2"])
+          yield* bash(s, "rm -r w/a/moved")
+          assert.include(yield* until("/moved"), "remove /a/moved/e/2")
+          yield* python(s, "import os\nfor n in range(4096): os.mkdir(f't/{n}')")
+          assert.deepStrictEqual(yield* reason(Stream.runDrain(s.files.watch("t", { recursive: true }))), {
+            _tag: "TooLarge",
+            allowed: 4096,
+            observed: null,
+            unit: "entries"
+          })
+        })
+      )
+    )
+
     it.effect("a watch that is not read says that it lost something, and holds nothing up", () =>
       withSession((s) =>
         Effect.gen(function* () {

@@ -74,7 +74,7 @@ export const TreeEnd = Schema.Struct({ entries: Count, bytes: Count, skipped: Co
 /** END of everything else. */
 export const PlainEnd = Schema.Struct({})
 
-/** END of an operation that did not succeed: an errno's name, `NOTAFILE` or `CHANGED`. */
+/** END of an operation that did not succeed: an errno's name, `NOTAFILE`, `CHANGED` or `TOOMANY`. */
 export const ErrorEnd = Schema.Struct({
   error: Schema.Struct({
     code: Schema.String.check(Schema.isMaxLength(64)),

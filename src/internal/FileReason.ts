@@ -35,6 +35,8 @@ const reasonOf = (code: string, grant: string, detail: Detail): Reason => {
       return { _tag: "DiskFull", free: detail.free ?? null }
     case "EFBIG":
       return { _tag: "TooLarge", allowed: null, observed: null, unit: "bytes" }
+    case "TOOMANY":
+      return { _tag: "TooLarge", allowed: 4096, observed: null, unit: "entries" }
     case "ENAMETOOLONG":
       return { _tag: "NameTooLong" }
     case "EILSEQ":

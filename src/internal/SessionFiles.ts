@@ -157,6 +157,7 @@ const options = {
   write: decodeInput(Files.WriteOptions, "options"),
   list: decodeInput(Files.ListOptions, "options"),
   stat: decodeInput(Files.StatOptions, "options"),
+  watch: decodeInput(Files.WatchOptions, "options"),
   remove: decodeInput(Files.RemoveOptions, "options")
 }
 const decodeContent = decodeInput(Schema.Union([Schema.String, Schema.Uint8Array]), "content")
@@ -290,7 +291,7 @@ export const make = (guest: Guest, client: Client): Omit<Files.Files, "copyIn" |
       const lines = Lines.make(maxLine)
       const decode = Schema.decodeUnknownOption(Schema.fromJsonString(Wire.ChangeLine))
       return Stream.unwrap(
-        Effect.map(options.plain(given), (fields) =>
+        Effect.map(options.watch(given), (fields) =>
           bytesOf(client, { operation: "watch", path, method: "file.watch", fields }, Wire.PlainEnd)
         )
       ).pipe(

@@ -184,9 +184,9 @@ func TestWatchPairsRenames(t *testing.T) {
 		"too much": {[]event{{unix.IN_Q_OVERFLOW, 0, ""}}, []string{"overflow /w"}},
 		"the end":  {[]event{{unix.IN_DELETE_SELF, 0, ""}}, []string{"remove /w"}},
 	} {
-		w := watcher{root: "/w"}
+		w := newWatcher("/w", -1, false)
 		for _, e := range c.events {
-			w.event(e.mask, e.cookie, e.name)
+			w.event(w.root, e.mask, e.cookie, e.name)
 		}
 		var got []string
 		for _, line := range strings.Fields(string(w.lines)) {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"path"
 	"strings"
 	"time"
 	"unsafe"
@@ -20,11 +19,16 @@ type change struct {
 	From *Name  `json:"from,omitempty"` // of a rename
 }
 
-const watched = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE | unix.IN_MOVED_FROM |
+const watchedEvents = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE | unix.IN_MOVED_FROM |
 	unix.IN_MOVED_TO | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
 
-// pairing is how long the second half of a rename may take to follow the first.
-const pairing = 5 * time.Millisecond
+// How long the second half of a rename may take to follow the first: so many
+// steps. A host that does not let this machine run makes its clock jump, and
+// such a jump counts as one step.
+const (
+	pairing      = 2 * time.Millisecond
+	pairingSteps = 5
+)
 
 // watch sends changes until the host leaves or what is watched is gone.
 func watch(r *Request, in *inbox) (any, error) {
@@ -34,7 +38,8 @@ func watch(r *Request, in *inbox) (any, error) {
 	}
 	file := os.NewFile(uintptr(fd), "inotify")
 	defer file.Close()
-	if _, err := unix.InotifyAddWatch(fd, string(r.Path), watched); err != nil {
+	w := newWatcher(string(r.Path), fd, r.Recursive)
+	if err := w.begin(); err != nil {
 		return nil, err
 	}
 	finished := make(chan struct{})
@@ -46,19 +51,19 @@ func watch(r *Request, in *inbox) (any, error) {
 		case <-finished:
 		}
 	}()
-	w := watcher{root: string(r.Path)}
-	w.add("start", "")
+	w.add("start", w.root, "")
 	buffer := make([]byte, 64*1024)
 	for {
 		if err := w.send(in); err != nil || w.over {
 			return struct{}{}, err
 		}
+		w.rest()
 		n, err := file.Read(buffer)
 		if err != nil {
 			return nil, in.cause(err)
 		}
 		w.take(buffer[:n])
-		for w.moved != nil {
+		for step := 0; w.moved != nil; {
 			// The other half of a rename, if there is one, follows at once.
 			_ = file.SetReadDeadline(time.Now().Add(pairing))
 			n, err := file.Read(buffer)
@@ -68,11 +73,12 @@ func watch(r *Request, in *inbox) (any, error) {
 				return nil, errCancelled
 			default:
 			}
-			if err != nil {
+			if err == nil {
+				step = 0
+				w.take(buffer[:n])
+			} else if step++; step == pairingSteps {
 				w.settle()
-				break
 			}
-			w.take(buffer[:n])
 		}
 	}
 }
@@ -86,21 +92,26 @@ func (in *inbox) cause(err error) error {
 }
 
 type watcher struct {
-	root   string
+	*tree
 	lines  []byte
 	last   change
-	moved  *string // the name that a rename took away
+	moved  *half // what a rename took away
 	cookie uint32
 	over   bool
 }
 
-func (w *watcher) add(kind, name string) { w.report(change{Kind: kind, Path: w.path(name)}) }
+// half is the first half of a rename.
+type half struct {
+	at   *watched
+	name string
+}
 
-func (w *watcher) path(name string) Name {
-	if name == "" {
-		return Name(w.root)
-	}
-	return Name(path.Join(w.root, name))
+func newWatcher(root string, fd int, recursive bool) *watcher {
+	return &watcher{tree: newTree(root, fd, recursive)}
+}
+
+func (w *watcher) add(kind string, at *watched, name string) {
+	w.report(change{Kind: kind, Path: at.path(name)})
 }
 
 func (w *watcher) report(c change) {
@@ -127,7 +138,8 @@ func (w *watcher) send(in *inbox) error {
 // settle decides that a name left for elsewhere.
 func (w *watcher) settle() {
 	if w.moved != nil {
-		w.add("remove", *w.moved)
+		w.add("remove", w.moved.at, w.moved.name)
+		w.leave(w.moved.at.below[w.moved.name])
 		w.moved = nil
 	}
 }
@@ -138,36 +150,52 @@ func (w *watcher) take(events []byte) {
 		end := unix.SizeofInotifyEvent + int(event.Len)
 		name := strings.TrimRight(string(events[unix.SizeofInotifyEvent:end]), "\x00")
 		events = events[end:]
-		w.event(event.Mask, event.Cookie, name)
+		w.event(w.numbers[event.Wd], event.Mask, event.Cookie, name)
 	}
 }
 
-func (w *watcher) event(mask, cookie uint32, name string) {
+func (w *watcher) event(at *watched, mask, cookie uint32, name string) {
 	if w.moved != nil && !(mask&unix.IN_MOVED_TO != 0 && cookie == w.cookie) {
 		w.settle()
 	}
 	// Our own drafts are nobody's business; putting one in its place is.
 	draft := strings.HasPrefix(name, temporary)
+	isRoot := at == w.root
 	switch {
 	case mask&unix.IN_Q_OVERFLOW != 0:
-		w.add("overflow", "")
+		w.add("overflow", w.root, "")
+		w.again()
+	case at == nil: // not watched any more
 	case mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0:
-		w.add("remove", "")
-		w.over = true
+		if isRoot {
+			w.add("remove", at, "")
+			w.over = true
+		}
 	case mask&(unix.IN_IGNORED|unix.IN_UNMOUNT) != 0:
-		w.over = true
+		if w.over = w.over || isRoot; !isRoot {
+			w.forget(at)
+		}
 	case mask&unix.IN_MOVED_TO != 0 && w.moved != nil:
-		from := w.path(*w.moved)
+		from := w.moved.at.path(w.moved.name)
+		w.move(w.moved.at.below[w.moved.name], at, name)
 		w.moved = nil
-		w.report(change{Kind: "rename", Path: w.path(name), From: &from})
+		delete(at.scanned, name)
+		w.report(change{Kind: "rename", Path: at.path(name), From: &from})
 	case draft:
 	case mask&unix.IN_MOVED_FROM != 0:
-		w.moved, w.cookie = &name, cookie
+		w.moved, w.cookie = &half{at, name}, cookie
 	case mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
-		w.add("create", name)
+		if !at.scanned[name] { // else it was told when its directory was looked through
+			w.add("create", at, name)
+		}
+		delete(at.scanned, name)
+		if mask&unix.IN_ISDIR != 0 {
+			w.enter(at, name, func(kind string, at *watched, name string) { w.add(kind, at, name) })
+		}
 	case mask&unix.IN_DELETE != 0:
-		w.add("remove", name)
-	case mask&(unix.IN_MODIFY|unix.IN_ATTRIB) != 0:
-		w.add("modify", name)
+		delete(at.scanned, name)
+		w.add("remove", at, name)
+	case mask&(unix.IN_MODIFY|unix.IN_ATTRIB) != 0 && (isRoot || name != ""): // else its parent tells
+		w.add("modify", at, name)
 	}
 }

@@ -57,7 +57,7 @@ type Request struct {
 	Length        *int64  `json:"length"`        // file.read: bytes
 	Mode          *uint32 `json:"mode"`          // file.write, file.makeDirectory
 	CreateParents bool    `json:"createParents"` // file.write, file.makeDirectory, tree.write
-	Recursive     bool    `json:"recursive"`     // file.remove
+	Recursive     bool    `json:"recursive"`     // file.remove, file.watch
 	Force         bool    `json:"force"`         // file.remove: what is missing is no error
 	NoFollow      bool    `json:"noFollow"`      // file.stat: of a link itself
 }

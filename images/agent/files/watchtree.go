@@ -1,0 +1,222 @@
+package files
+
+import (
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxWatched is how many directories one watch has. The kernel has a bound
+	// for all of a user's together.
+	maxWatched = 4096
+	// maxScanned is how many names are remembered to have been told.
+	maxScanned = 100000
+	// tooMany is the code for a tree of more directories than can be watched.
+	tooMany = "TOOMANY"
+)
+
+// watched is what one kernel's watch is on: a directory, or the one file.
+type watched struct {
+	parent *watched
+	name   string // of the root: its whole path
+	number int32
+	below  map[string]*watched
+	// scanned are the names told when the directory was looked through, which
+	// the kernel may tell as well.
+	scanned map[string]bool
+}
+
+func (d *watched) path(name string) Name {
+	at := d.name
+	if d.parent != nil {
+		at = string(d.parent.path(d.name))
+	}
+	if name == "" {
+		return Name(at)
+	}
+	return Name(path.Join(at, name))
+}
+
+// tree is all that one watch is on. Links are not followed, but for its root.
+type tree struct {
+	fd        int
+	recursive bool
+	most      int // directories
+	root      *watched
+	numbers   map[int32]*watched
+	fresh     int // names in scanned
+}
+
+func newTree(root string, fd int, recursive bool) *tree {
+	return &tree{
+		fd: fd, recursive: recursive, most: maxWatched, root: &watched{name: root, below: map[string]*watched{}}, numbers: map[int32]*watched{},
+	}
+}
+
+// tell is told what is found.
+type tell func(kind string, at *watched, name string)
+
+// begin watches the root and all there is below.
+func (t *tree) begin() error {
+	number, err := unix.InotifyAddWatch(t.fd, t.root.name, watchedEvents)
+	if err != nil {
+		return err
+	}
+	t.root.number = int32(number)
+	t.numbers[t.root.number] = t.root
+	if t.recursive && !t.look(t.root, nil) {
+		return &Failure{Code: tooMany}
+	}
+	return nil
+}
+
+// enter watches a directory and all there is below. The watch comes first, so
+// nothing is missed of what is made while it is looked through. False: there
+// are too many.
+func (t *tree) enter(parent *watched, name string, told tell) bool {
+	if !t.recursive {
+		return true
+	}
+	number, err := unix.InotifyAddWatch(t.fd, string(parent.path(name)), watchedEvents|unix.IN_DONT_FOLLOW|unix.IN_ONLYDIR)
+	if err != nil {
+		if err == unix.ENOSPC {
+			return t.full(told)
+		}
+		return true // it is gone, or not the user's to read
+	}
+	if known := t.numbers[int32(number)]; known != nil {
+		t.move(known, parent, name)
+		return true
+	}
+	if len(t.numbers) >= t.most {
+		_, _ = unix.InotifyRmWatch(t.fd, uint32(number))
+		return t.full(told)
+	}
+	d := &watched{parent: parent, name: name, number: int32(number), below: map[string]*watched{}}
+	t.numbers[d.number] = d
+	parent.below[name] = d
+	return t.look(d, told)
+}
+
+// full says that changes will be missing from now on.
+func (t *tree) full(told tell) bool {
+	if told != nil {
+		told("overflow", t.root, "")
+	}
+	return false
+}
+
+// look goes through a directory: it tells what is in it, and watches what is
+// below.
+func (t *tree) look(d *watched, told tell) bool {
+	flags := unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
+	if d != t.root {
+		flags |= unix.O_NOFOLLOW
+	}
+	fd, err := unix.Open(string(d.path("")), flags, 0)
+	if err != nil {
+		return true
+	}
+	file := os.NewFile(uintptr(fd), d.name)
+	var inner []string
+	for {
+		entries, err := file.ReadDir(1000)
+		for _, entry := range entries {
+			name := entry.Name()
+			if entry.IsDir() {
+				inner = append(inner, name)
+			}
+			if told == nil || strings.HasPrefix(name, temporary) {
+				continue
+			}
+			told("create", d, name)
+			if t.fresh < maxScanned {
+				if d.scanned == nil {
+					d.scanned = map[string]bool{}
+				}
+				d.scanned[name] = true
+				t.fresh++
+			}
+		}
+		if err != nil {
+			break
+		}
+	}
+	_ = file.Close()
+	all := true
+	for _, name := range inner {
+		all = t.enter(d, name, told) && all
+		if !all && told == nil {
+			break
+		}
+	}
+	return all
+}
+
+// move gives a directory its new place.
+func (t *tree) move(d, parent *watched, name string) {
+	if d == nil || d.parent == nil {
+		return
+	}
+	for up := parent; up != nil; up = up.parent {
+		if up == d {
+			return // what was told is out of date: nothing is inside of itself
+		}
+	}
+	t.unlink(d)
+	d.parent, d.name = parent, name
+	parent.below[name] = d
+}
+
+func (t *tree) unlink(d *watched) {
+	if d.parent != nil && d.parent.below[d.name] == d {
+		delete(d.parent.below, d.name)
+	}
+}
+
+// forget drops a directory whose watch the kernel has dropped.
+func (t *tree) forget(d *watched) {
+	t.unlink(d)
+	delete(t.numbers, d.number)
+}
+
+// leave stops watching a directory that went elsewhere, and all below.
+func (t *tree) leave(d *watched) {
+	if d == nil {
+		return
+	}
+	for _, inner := range d.below {
+		t.leave(inner)
+	}
+	_, _ = unix.InotifyRmWatch(t.fd, uint32(d.number))
+	t.forget(d)
+}
+
+// again finds out what there is after changes were lost.
+func (t *tree) again() {
+	if !t.recursive {
+		return
+	}
+	for _, d := range t.root.below {
+		t.leave(d)
+	}
+	t.look(t.root, nil)
+}
+
+// rest is called before waiting. When the kernel has nothing to tell, what was
+// told before it is told no more.
+func (t *tree) rest() {
+	if t.fresh == 0 {
+		return
+	}
+	if waiting, err := unix.IoctlGetInt(t.fd, unix.TIOCINQ); err != nil || waiting > 0 {
+		return
+	}
+	for _, d := range t.numbers {
+		d.scanned = nil
+	}
+	t.fresh = 0
+}
