@@ -7,6 +7,7 @@ import { Capacity } from "../src/Capacity.ts"
 import type { Language } from "../src/Execution.ts"
 import { Pool, Settings } from "../src/Pool.ts"
 import { Sandbox } from "../src/Sandbox.ts"
+import { Snapshots } from "../src/Snapshot.ts"
 import { type Measurement, repeat } from "./Measure.ts"
 
 const firsts: ReadonlyArray<readonly [Language, string]> = [
@@ -26,6 +27,7 @@ const full = Pool.use((pool) => pool.stats).pipe(
 const pooled = (options: { readonly size: number }) =>
   // Fresh: a layer is shared by reference, whatever its settings.
   Layer.fresh(Sandbox.layerOver).pipe(
+    Layer.provide(Snapshots.layerUnsupported),
     Layer.provideMerge(Layer.fresh(Pool.layer)),
     Layer.provide(Layer.fresh(Capacity.layer)),
     Layer.provide(Layer.succeed(Settings, options))

@@ -235,12 +235,12 @@ const decodeSize = decodeInput(Size, "size")
 /** How long a process may take to be gone, beyond the guest's second of grace, before its caller goes on without it. */
 const goneWithin = "10 seconds"
 
-/** `keep`: whether the guest keeps what the result will not hold of a long output. */
+/** Of a command that is run, the guest keeps what the result will not hold of a long output. */
 const openOf = (
   command: Command,
   options: SpawnOptions | RunOptions,
   attempt: Attempt.Attempt,
-  keep: boolean
+  kind: "run" | "spawn"
 ): SpawnOpen => ({
   method: "spawn",
   argv: typeof command === "string" ? null : command,
@@ -255,8 +255,9 @@ const openOf = (
   fileSizeBytes: attempt.fileSizeBytes,
   outputBytes: attempt.outputBytes,
   outputFail: attempt.outputFails,
-  keep: keep && !attempt.outputFails,
-  changes: attempt.changes
+  keep: kind === "run" && !attempt.outputFails,
+  changes: attempt.changes,
+  survives: kind === "spawn"
 })
 
 const begin = (
@@ -286,7 +287,7 @@ export const run = Effect.fn("Process.run")(function* (
   const attempt = yield* begin(holder, command, options.limits, undefined, options.changes)
   const stdin = options.stdin === undefined ? new Uint8Array() : Buffer.from(options.stdin as string)
   const stream = yield* holder.vm
-    .open(openOf(command, options, attempt, true), [{ sub: Sub.stdin, bytes: stdin }])
+    .open(openOf(command, options, attempt, "run"), [{ sub: Sub.stdin, bytes: stdin }])
     .pipe(Effect.catch((error) => attempt.lost(error, false)))
   const deadline = attempt.openedAt + (attempt.timeMs ?? 0) + Attempt.graceMs
   const last = yield* Attempt.follow(attempt, stream, () => Effect.void, deadline)
@@ -304,7 +305,7 @@ export const spawn = Effect.fn("Process.spawn")(function* (
   const options = yield* decodeSpawn(givenOptions)
   const attempt = yield* begin(holder, command, options.limits, options.limits?.timeMs ?? null)
   const stream = yield* holder.vm
-    .open(openOf(command, options, attempt, false), [])
+    .open(openOf(command, options, attempt, "spawn"), [])
     .pipe(Effect.catch((error) => attempt.lost(error, false)))
 
   const started = yield* Deferred.make<number, SandboxError>()

@@ -52,13 +52,15 @@ export type State = typeof State.Type
  * How the VM was obtained, and for each faster path that was missed, why.
  *
  * `kind`: `pool` (a ready clone), `restore` (a clone made from the template now) or `boot` (the template had to be built
- * first). `missed`: one entry for each faster path, for example `{ kind: "restore", reason: "no template for this key" }`.
+ * first) or `snapshot` (a session was started from a snapshot or forked; `from` is then the id of the snapshot or of the
+ * forked session). `missed`: one entry for each faster path, for example `{ kind: "restore", reason: "no template for this key" }`.
  *
  * @since 0.1.0
  * @category models
  */
 export const StartPath = Schema.Struct({
-  kind: Schema.Literals(["pool", "restore", "boot"]),
+  kind: Schema.Literals(["pool", "restore", "boot", "snapshot"]),
+  from: Schema.optionalKey(Schema.String),
   missed: Schema.Array(Schema.Struct({ kind: Schema.Literals(["pool", "restore"]), reason: Schema.String }))
 })
 /**

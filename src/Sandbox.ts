@@ -9,10 +9,12 @@
 import * as Clock from "effect/Clock"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
+import type * as Result from "effect/Result"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
-import type * as Scope from "effect/Scope"
+import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Tracer from "effect/Tracer"
 import { randomBytes } from "node:crypto"
@@ -22,18 +24,23 @@ import { Host } from "./Host.ts"
 import { Image } from "./Image.ts"
 import { decodeInput } from "./internal/decodeInput.ts"
 import * as Observe from "./internal/Observe.ts"
+import { runLine } from "./internal/WarmUp.ts"
 import { defaults, Limits } from "./Limits.ts"
 import { Pool, type PoolOptions, Settings as PoolSettings } from "./Pool.ts"
 import { Receipts } from "./Receipts.ts"
-import { SandboxError } from "./SandboxError.ts"
+import { fail, InvalidInput, SandboxError } from "./SandboxError.ts"
 import * as Session from "./Session.ts"
-import { Template } from "./Template.ts"
+import * as Snapshot from "./Snapshot.ts"
+import { type Clone, Template } from "./Template.ts"
 
 /**
  * How a session is set up.
  *
+ * - `from`: a snapshot, or its name or id, to go on from; nothing else of the session it was taken of comes along, so env,
+ *   limits and idle time are those given here. A new machine when absent.
  * - `env`: environment variables of every execution.
- * - `limits`: see `Limits`; `memoryMiB` also fixes the size of the VM.
+ * - `limits`: see `Limits`; `memoryMiB` also fixes the size of the VM. With `from` it is at most, and when absent, what the
+ *   session of the snapshot had.
  * - `idleMs`: the session is closed, and its VM destroyed, when nothing has run in it for so many ms, 1 to 86,400,000 (a
  *   day), default 300,000. A running execution counts as use however long it takes.
  *
@@ -41,6 +48,7 @@ import { Template } from "./Template.ts"
  * @category models
  */
 export const SessionOptions = Schema.Struct({
+  from: Schema.optionalKey(Schema.Union([Schema.NonEmptyString, Snapshot.Snapshot])),
   env: Schema.optionalKey(Execution.Environment),
   limits: Schema.optionalKey(Limits),
   idleMs: Schema.optionalKey(
@@ -57,6 +65,32 @@ export type SessionOptions = typeof SessionOptions.Type
 
 const decodeOptions = decodeInput(SessionOptions, "session options")
 const decodeRequest = decodeInput(Execution.Request, "request")
+const decodeSnapshotOptions = decodeInput(Snapshot.SnapshotOptions, "snapshot options")
+const decodeForks = decodeInput(
+  Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 100 }, { expected: "a whole number from 1 to 100" })),
+  "number of forks"
+)
+
+/** Gives a session a scope of its own within the caller's, which ends with it: one that fails leaves nothing of itself. */
+const inScope = <E>(
+  started: Effect.Effect<Session.Session, E, Scope.Scope>
+): Effect.Effect<Session.Session, E, Scope.Scope> =>
+  Effect.uninterruptibleMask((restore) =>
+    Effect.gen(function* () {
+      const scope = yield* Scope.fork(yield* Effect.scope)
+      const made = yield* restore(Scope.provide(started, scope)).pipe(
+        Effect.onError((cause) => Scope.close(scope, Exit.failCause(cause)))
+      )
+      return { ...made, close: Effect.andThen(made.close, Scope.close(scope, Exit.void)) }
+    })
+  )
+
+/** What a session is handed over with. */
+interface Setup {
+  readonly env: Readonly<Record<string, string>>
+  readonly limits: Required<Limits>
+  readonly idleMs?: number
+}
 
 /**
  * Runs untrusted code in throw-away microVMs.
@@ -79,43 +113,118 @@ export class Sandbox extends Context.Service<
   }
 >()("exec-sandbox/Sandbox") {
   /** Over any way to find a VM. */
-  static readonly layerOver: Layer.Layer<Sandbox, never, Pool> = Layer.effect(
+  static readonly layerOver: Layer.Layer<Sandbox, never, Pool | Snapshot.Snapshots> = Layer.effect(
     this,
     Effect.gen(function* () {
       const pool = yield* Pool
+      const snapshots = yield* Snapshot.Snapshots
       const receipts = yield* Receipts
 
-      const session = Effect.fn("Sandbox.session")(function* (
-        options: SessionOptions = {}
+      /** Gives a clone the identity of a session, and what the session gives it. */
+      const handOver = Effect.fnUntraced(function* (clone: Clone, { env, limits }: Setup) {
+        const acquired = yield* Clock.currentTimeMillis
+        const hostname = `sbx-${randomBytes(4).toString("hex")}`
+        const { languages } = yield* clone.vm.handover({ hostname, env, limits })
+        return { clone, acquired, languages, ready: yield* Clock.currentTimeMillis }
+      })
+
+      /** Makes a session of it; what has run something in an earlier life is in `origin.languages`. */
+      const establish = Effect.fnUntraced(function* (
+        { acquired, clone, languages, ready }: Effect.Success<ReturnType<typeof handOver>>,
+        { idleMs, limits, ...setup }: Setup,
+        started: number,
+        origin?: Pick<Snapshot.Held, "snapshot" | "languages">
       ): Effect.fn.Return<Session.Session, SandboxError, Scope.Scope> {
-        const { env = {}, idleMs, limits: given = {} } = yield* decodeOptions(options)
-        const limits = { ...defaults, ...given }
-        yield* Observe.annotate({ memory_mib: limits.memoryMiB })
-        const started = yield* Clock.currentTimeMillis
-        const { acquired, clone, hello } = yield* pool.clone(limits.memoryMiB, (clone) =>
-          Effect.gen(function* () {
-            const acquired = yield* Clock.currentTimeMillis
-            const hostname = `sbx-${randomBytes(4).toString("hex")}`
-            return { acquired, clone, hello: yield* clone.vm.handover({ hostname, env, limits }) }
-          })
+        // Timers and threads may run before the first execution, which is when an interpreter is given fresh entropy.
+        yield* Effect.forEach(origin?.languages ?? [], (language) =>
+          Effect.forkScoped(Effect.ignore(runLine(clone.vm, language, "")), { startImmediately: true })
         )
-        const ready = yield* Clock.currentTimeMillis
+        const source = (from: Session.CopySource): Snapshot.Source => ({
+          vm: clone.vm,
+          image: clone.image,
+          machine: clone.key,
+          session: from.session,
+          parent: origin?.snapshot ?? null,
+          limitMiB: limits.memoryMiB,
+          languages: Array.from(new Set([...(origin?.languages ?? []), ...from.languages]))
+        })
         const made = yield* Session.make(
           clone.vm,
           {
             image: clone.image,
-            template: clone.key,
+            template: clone.startPath.kind === "snapshot" ? null : clone.key,
             startPath: clone.startPath,
             acquireMs: acquired - started,
             handoverMs: ready - acquired,
-            languages: hello.languages
+            languages
           },
           limits,
           receipts,
-          idleMs
+          idleMs,
+          {
+            snapshot: (from, options = {}) =>
+              Effect.flatMap(decodeSnapshotOptions(options), (decoded) => snapshots.take(source(from), decoded)),
+            fork: (from, n, options) =>
+              fork(source(from), n, { ...setup, limits, ...(idleMs !== undefined && { idleMs }), ...options })
+          }
         )
         yield* Observe.annotate({ session: made.id })
         return made
+      })
+
+      /** What a session that goes on from something is set up with. */
+      const setupFrom = Effect.fnUntraced(function* (held: Snapshot.Held, options: SessionOptions) {
+        const { env = {}, idleMs, limits: given = {} } = yield* decodeOptions(options)
+        const limits = { ...defaults, memoryMiB: held.limitMiB, ...given }
+        if (limits.memoryMiB > held.limitMiB) {
+          return yield* fail(
+            new InvalidInput({
+              field: "limits.memoryMiB",
+              problem: `got ${limits.memoryMiB}`,
+              expected: `at most the ${held.limitMiB} of the session it goes on from`
+            })
+          )
+        }
+        return { env, limits, ...(idleMs !== undefined && { idleMs }) }
+      })
+
+      const startFrom = Effect.fnUntraced(function* (held: Snapshot.Held, setup: Setup) {
+        const started = yield* Clock.currentTimeMillis
+        const clone = yield* snapshots.clone(held)
+        return yield* establish(yield* handOver(clone, setup), setup, started, held)
+      })
+
+      const fork: (source: Snapshot.Source, n: number, options: SessionOptions) => ReturnType<Session.Session["fork"]> =
+        Effect.fn("Session.fork")(function* (
+          source: Snapshot.Source,
+          given: number,
+          options: SessionOptions
+        ): Effect.fn.Return<ReadonlyArray<Result.Result<Session.Session, SandboxError>>, SandboxError, Scope.Scope> {
+          const n = yield* decodeForks(given)
+          const home = yield* Effect.scope
+          return yield* Effect.scoped(
+            Effect.gen(function* () {
+              const held = yield* snapshots.hold(source)
+              const setup = yield* setupFrom(held, options)
+              const child = Scope.provide(inScope(startFrom(held, setup)), home)
+              return yield* Effect.forEach(Array.from({ length: n }), () => Effect.result(child), { concurrency: 2 })
+            })
+          )
+        })
+
+      const session = Effect.fn("Sandbox.session")(function* (
+        options: SessionOptions = {}
+      ): Effect.fn.Return<Session.Session, SandboxError, Scope.Scope> {
+        const { env = {}, from, idleMs, limits: given = {} } = yield* decodeOptions(options)
+        if (from !== undefined) {
+          const held = yield* snapshots.find(typeof from === "string" ? from : from.id)
+          return yield* startFrom(held, yield* setupFrom(held, options))
+        }
+        const limits = { ...defaults, ...given }
+        yield* Observe.annotate({ memory_mib: limits.memoryMiB })
+        const started = yield* Clock.currentTimeMillis
+        const setup = { env, limits, ...(idleMs !== undefined && { idleMs }) }
+        return yield* establish(yield* pool.clone(limits.memoryMiB, (clone) => handOver(clone, setup)), setup, started)
       })
 
       /** The session that one execution needs, once its request is known to be good. */
@@ -125,7 +234,7 @@ export class Sandbox extends Context.Service<
       })
 
       return {
-        session,
+        session: (options) => inScope(session(options)),
         run: (request) =>
           Effect.flatMap(sessionFor(request), (it) => it.exec(request)).pipe(
             Effect.scoped,
@@ -145,8 +254,9 @@ export class Sandbox extends Context.Service<
   )
 
   /** Over any `Template` service, admitted by this host's `Capacity`. */
-  static readonly layerTemplate: Layer.Layer<Sandbox, SandboxError, Template> = this.layerOver.pipe(
+  static readonly layerTemplate: Layer.Layer<Sandbox, SandboxError, Template | Host | Image> = this.layerOver.pipe(
     Layer.provide(Pool.layer),
+    Layer.provide(Snapshot.Snapshots.layer),
     Layer.provide(Capacity.layer)
   )
 

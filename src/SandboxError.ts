@@ -268,6 +268,31 @@ export class SessionClosed extends Schema.TaggedError<SessionClosed>()("SessionC
   }
 }
 
+/**
+ * A snapshot could not be taken or used. `snapshot` is the name or id it was asked for by, `null` for one that has none yet.
+ * `kind`: `unknown` (there is none of that name), `exists` (there is one already), `damaged` (its files are not as they were
+ * stored), `foreign` (it belongs to an image, a QEMU or a kind of host that is not here), `store-full` (the store's limit or
+ * the disk), `unsupported` (this session cannot be captured), `capture` (taking it failed; the session runs on unless its VM
+ * is lost).
+ *
+ * @since 0.1.0
+ * @category reasons
+ */
+export class SnapshotFailed extends Schema.TaggedError<SnapshotFailed>()("SnapshotFailed", {
+  snapshot: Schema.NullOr(Schema.String),
+  kind: Schema.Literals(["unknown", "exists", "damaged", "foreign", "store-full", "unsupported", "capture"]),
+  problem: Schema.String,
+  cause: Schema.optionalKey(Schema.Defect())
+}) {
+  /** Whether the same call may be made again. */
+  get retry(): "safe" | "never" {
+    return this.kind === "capture" ? "safe" : "never"
+  }
+  override get message(): string {
+    return `snapshot${this.snapshot === null ? "" : ` ${this.snapshot}`}: ${this.problem}`
+  }
+}
+
 /** The guest broke the channel's rules; its VM was destroyed. @since 0.1.0 @category reasons */
 export class ProtocolError extends Schema.TaggedError<ProtocolError>()("ProtocolError", {
   problem: Schema.String
@@ -293,6 +318,7 @@ export const Reason = Schema.Union([
   NotStarted,
   OutcomeUnknown,
   SessionClosed,
+  SnapshotFailed,
   ProtocolError
 ])
 /**

@@ -8,7 +8,8 @@ import * as Arr from "effect/Array"
 import * as Effect from "effect/Effect"
 import * as Queue from "effect/Queue"
 import type { HttpClient } from "effect/http/HttpClient"
-import type * as Scope from "effect/Scope"
+import type * as Result from "effect/Result"
+import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { createHash, randomUUID } from "node:crypto"
 import type { Changes, Mark } from "./Changes.ts"
@@ -28,7 +29,9 @@ import type { Limits } from "./Limits.ts"
 import type { Ports } from "./Ports.ts"
 import * as Process from "./Process.ts"
 import type { Publisher } from "./Receipts.ts"
-import type { SandboxError } from "./SandboxError.ts"
+import type { SessionOptions } from "./Sandbox.ts"
+import { fail, type SandboxError, SessionClosed, SnapshotFailed } from "./SandboxError.ts"
+import type { Snapshot, SnapshotOptions } from "./Snapshot.ts"
 import type { Vm } from "./Vm.ts"
 
 /**
@@ -91,6 +94,40 @@ export interface Session {
    * or one that is not kept any more.
    */
   readonly changes: (options?: ChangesOptions) => Effect.Effect<Changes, SandboxError>
+  /** Ends the session and its VM now, as the end of its scope does; done when the VM is dead. */
+  readonly close: Effect.Effect<void>
+  /**
+   * Saves the session as it is at one moment, while it runs on; see `Snapshot` for what it is, `Snapshot.notCaptured` for what
+   * is not in it, and `Sandbox.session({ from })` for starting from it. An execution that is under way at that moment is, in
+   * what starts from the snapshot, one that was interrupted then. Fails with `SnapshotFailed`.
+   */
+  readonly snapshot: (options?: SnapshotOptions) => Effect.Effect<Snapshot, SandboxError>
+  /**
+   * `n` sessions, 1 to 100, that go on from where this one is at one moment, while it runs on; nothing of it is stored. They
+   * are independent of it, live as long as the scope, and have its env, limits and idle time where `options` says nothing
+   * else. Each is a success or an error by itself; that nothing could be captured fails the whole with `SnapshotFailed`.
+   */
+  readonly fork: (
+    n: number,
+    options?: Omit<SessionOptions, "from">
+  ) => Effect.Effect<ReadonlyArray<Result.Result<Session, SandboxError>>, SandboxError, Scope.Scope>
+}
+
+/** How copies of a session are made; `Sandbox` knows. */
+export interface Copying {
+  readonly snapshot: (source: CopySource, options: SnapshotOptions | undefined) => Effect.Effect<Snapshot, SandboxError>
+  readonly fork: (
+    source: CopySource,
+    n: number,
+    options: Omit<SessionOptions, "from"> | undefined
+  ) => ReturnType<Session["fork"]>
+}
+
+/** What is to be known of a session to copy it. */
+export interface CopySource {
+  readonly session: string
+  /** The languages that something was run in. */
+  readonly languages: ReadonlyArray<Execution.Language>
 }
 
 /**
@@ -112,6 +149,14 @@ export type LateOutput =
  * @category options
  */
 export type ChangesOptions = SessionChanges.Options
+/** A session that nobody knows how to copy. */
+const cannotCopy = fail(
+  new SnapshotFailed({ snapshot: null, kind: "unsupported", problem: "this session cannot be captured" })
+)
+const uncopyable: Copying = {
+  snapshot: () => Effect.fail(cannotCopy),
+  fork: () => Effect.fail(cannotCopy)
+}
 
 /** How long a session may be idle, in ms, when nothing is said. */
 export const defaultIdleMs = 300_000
@@ -130,7 +175,8 @@ export const make = Effect.fnUntraced(function* (
   origin: Origin,
   limits: Required<Limits>,
   receipts: Publisher,
-  idleMs: number = defaultIdleMs
+  idleMs: number = defaultIdleMs,
+  copying: Copying = uncopyable
 ): Effect.fn.Return<Session, never, Scope.Scope> {
   const idle = yield* Idle.make(
     idleMs,
@@ -159,6 +205,23 @@ export const make = Effect.fnUntraced(function* (
     })
   )
 
+  const used = new Set<Execution.Language>()
+  /** Keeps the session from being closed for idleness meanwhile. */
+  const copy = <A, R>(
+    effect: (source: CopySource) => Effect.Effect<A, SandboxError, R>
+  ): Effect.Effect<A, SandboxError, R> =>
+    Effect.acquireUseRelease(
+      Scope.make(),
+      (using) =>
+        holder.closed === undefined
+          ? Effect.andThen(
+              Scope.provide(idle.use, using),
+              Effect.suspend(() => effect({ session: holder.id, languages: [...used] }))
+            )
+          : Effect.fail(fail(new SessionClosed({ session: holder.id, problem: holder.closed }))),
+      (using, exit) => Scope.close(using, exit)
+    )
+
   const execute = Effect.fn("Session.exec")(function* (
     input: Execution.Request,
     emit: (event: Execution.Event) => Effect.Effect<void>,
@@ -175,6 +238,7 @@ export const make = Effect.fnUntraced(function* (
       changes: request.changes
     })
     if (!origin.languages.includes(request.language)) return yield* attempt.unsupported(request.language)
+    used.add(request.language)
     const open: ExecOpen = {
       method: "exec",
       language: request.language,
@@ -233,6 +297,12 @@ export const make = Effect.fnUntraced(function* (
     ...SessionChanges.make(guest, holder.id),
     ports,
     http,
+    close: Effect.suspend(() => {
+      holder.closed ??= "it was closed"
+      return machine.destroy
+    }),
+    snapshot: (options) => copy((source) => copying.snapshot(source, options)),
+    fork: (n, options) => copy((source) => copying.fork(source, n, options)),
     output: Stream.fromPull(
       Effect.succeed(
         Effect.map(vm.lateOutput, (pieces) =>

@@ -80,14 +80,38 @@ const cpuIdentity = (accelerator: string): string => {
   }
 }
 
+/** Names everything that the bytes of a saved machine depend on: what has another key does not load. */
+export const machineKey = (arch: Vm.ImageFiles["arch"], { memoryMiB, qemu }: Vm.Shape, image: string): string => {
+  const machine = commandLine({
+    arch,
+    accelerator: qemu.accelerator,
+    memoryMiB,
+    seccomp: qemu.seccomp,
+    portName,
+    readonlyRam: qemu.atLeast(8, 2),
+    start: { kind: "restore" }
+  })
+  return createHash("sha256")
+    .update(JSON.stringify([TemplateStore.format, image, qemu.identity, cpuIdentity(qemu.accelerator), machine]))
+    .digest("hex")
+    .slice(0, 32)
+}
+
 const unusable = (key: string, problem: string, cause?: unknown): SandboxError =>
   fail(new TemplateUnusable({ key, problem, ...(cause === undefined ? {} : { cause }) }))
 
 /** Makes an empty overlay of the image's scratch disk; what lies below it is said when a machine starts. */
-const makeOverlay = (qemu: string, file: string): Effect.Effect<unknown, TemplateStore.StoreFailed> => {
+export const makeOverlay = (qemu: string, file: string): Effect.Effect<unknown, TemplateStore.StoreFailed> => {
   const beside = path.join(path.dirname(qemu), "qemu-img")
   const args = ["create", "-q", "-f", "qcow2", "-u", "-b", "base", "-F", "qcow2", file, "8G"]
   return TemplateStore.attempt(() => promisify(execFile)(fs.existsSync(beside) ? beside : "qemu-img", args))
+}
+
+/** Takes the memory away from a QEMU that can map it read-only: it has no need to own it any more. */
+export const protectMemory = ({ launcher, qemu }: Vm.Shape, ram: string): void => {
+  if (!qemu.atLeast(8, 2)) return
+  if (launcher.uid !== null) fs.chownSync(ram, process.getuid?.() ?? 0, process.getgid?.() ?? 0)
+  fs.chmodSync(ram, 0o444)
 }
 
 /**
@@ -134,21 +158,7 @@ export class Template extends Context.Service<
           image: image.files,
           memoryMiB: machineMemoryMiB(memoryLimitMiB)
         }
-        const machine = commandLine({
-          arch: host.arch,
-          accelerator: qemu.accelerator,
-          memoryMiB: shape.memoryMiB,
-          seccomp: qemu.seccomp,
-          portName,
-          readonlyRam: qemu.atLeast(8, 2),
-          start: { kind: "restore" }
-        })
-        const key = createHash("sha256")
-          .update(
-            JSON.stringify([TemplateStore.format, image.id, qemu.identity, cpuIdentity(qemu.accelerator), machine])
-          )
-          .digest("hex")
-          .slice(0, 32)
+        const key = machineKey(host.arch, shape, image.id)
         return { shape, key, image: image.id }
       })
       type Target = Effect.Success<ReturnType<typeof targetFor>>
@@ -193,13 +203,7 @@ export class Template extends Context.Service<
             return Effect.fail(unusable(key, `it could not be made: ${reason.message}${full}`, reason))
           })
         )
-        if (qemu.atLeast(8, 2)) {
-          // A QEMU that can map it read-only has no need to own the memory any more.
-          yield* step("cannot protect its memory", () => {
-            if (launcher.uid !== null) fs.chownSync(files.ram, process.getuid?.() ?? 0, process.getgid?.() ?? 0)
-            fs.chmodSync(files.ram, 0o444)
-          })
-        }
+        yield* step("cannot protect its memory", () => protectMemory(shape, files.ram))
         const createdAt = new Date().toISOString()
         const { accelerator, version } = qemu
         yield* store

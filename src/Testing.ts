@@ -29,6 +29,7 @@ import { Pool, type PoolOptions, Settings as PoolSettings } from "./Pool.ts"
 import type { Isolation } from "./Receipt.ts"
 import { Sandbox } from "./Sandbox.ts"
 import { BootFailed, fail, type SandboxError } from "./SandboxError.ts"
+import { Snapshots } from "./Snapshot.ts"
 import { machineMemoryMiB, Template } from "./Template.ts"
 import * as FakeGuest from "./testing/FakeGuest.ts"
 import * as FakeMachine from "./testing/FakeMachine.ts"
@@ -338,6 +339,7 @@ export const layer = (options: Options = {}): Layer.Layer<Sandbox | Machines, Sa
   )
   // Fresh: a layer is shared by reference, whatever its settings.
   return Layer.fresh(Sandbox.layerOver).pipe(
+    Layer.provide(Snapshots.layerUnsupported),
     Layer.provide(Layer.fresh(Pool.layer)),
     Layer.provide(Layer.succeed(PoolSettings, options.pool ?? {})),
     Layer.provide(capacity),

@@ -93,6 +93,20 @@ export interface Vm {
   readonly failure: Effect.Effect<never, VmLost>
   /** Ends the VM at once; done when the process's death is confirmed. */
   readonly destroy: Effect.Effect<void>
+  /** Of a restored clone. */
+  readonly parts: Parts | undefined
+}
+
+/** What a running clone is made of, for who copies it; see `internal/Capture`. */
+export interface Parts {
+  readonly shape: Shape
+  readonly machine: Machine.Machine
+  readonly channel: Channel.Channel
+  /** The clone's own disk, the one below it, and what it was restored from; open for reading as long as the VM lives. */
+  readonly overlay: number
+  readonly disk: number
+  readonly ram: number
+  readonly state: number
 }
 
 export interface VmStream {
@@ -115,8 +129,8 @@ export interface Booted extends Vm {
 
 const problemOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))
 
-/** A file to open for QEMU: a path with flags, or the source of a private overlay. */
-type Opening = readonly [path: string, flags: string] | { readonly overlayOf: string }
+/** A file for QEMU: a path to open, with flags, or what is open already and stays so. */
+type Opening = readonly [path: string, flags: string] | number
 
 /** A private copy of an empty overlay, open and already unlinked. */
 const privateOverlay = (source: string): number => {
@@ -129,32 +143,62 @@ const privateOverlay = (source: string): number => {
   }
 }
 
-const closeAll = (opened: ReadonlyArray<number>): void => {
-  for (const fd of opened) fs.closeSync(fd)
+const launchFailed = (error: unknown): SandboxError =>
+  fail(new BootFailed({ stage: "launch", problem: problemOf(error), console: "" }))
+
+/** All of them or none. */
+const openAll = (openers: ReadonlyArray<() => number>): ReadonlyArray<number> => {
+  const opened: Array<number> = []
+  try {
+    for (const open of openers) opened.push(open())
+    return opened
+  } catch (error) {
+    closeAll(opened)
+    throw error
+  }
 }
 
-/** Opens files, uses their descriptors and closes them: QEMU has inherited its own by then. */
-const withOpen = <A, E, R>(
+/** What a clone keeps open of its own and of its template; closed with the scope. */
+const openParts = (
+  template: TemplateFiles
+): Effect.Effect<Omit<Parts, "shape" | "machine" | "channel">, SandboxError, Scope.Scope> =>
+  Effect.acquireRelease(
+    Effect.try({
+      try: () => {
+        const paths = [template.disk, template.ram, template.state]
+        const [overlay = -1, disk = -1, ram = -1, state = -1] = openAll([
+          () => privateOverlay(template.overlay),
+          ...paths.map((path) => () => fs.openSync(path, "r"))
+        ])
+        return { overlay, disk, ram, state }
+      },
+      catch: launchFailed
+    }),
+    (opened) => Effect.sync(() => closeAll(Object.values(opened)))
+  )
+
+/** Opens files, uses them and closes what it opened: QEMU has inherited its own by then. */
+export const withOpen = <A, E, R>(
   openings: ReadonlyArray<Opening>,
-  use: (fds: ReadonlyArray<number>) => Effect.Effect<A, E, R>
+  use: (files: ReadonlyArray<number>) => Effect.Effect<A, E, R>
 ): Effect.Effect<A, E | SandboxError, R> =>
   Effect.acquireUseRelease(
     Effect.try({
       try: () => {
-        const opened: Array<number> = []
-        try {
-          for (const it of openings) opened.push("overlayOf" in it ? privateOverlay(it.overlayOf) : fs.openSync(...it))
-          return opened
-        } catch (error) {
-          closeAll(opened)
-          throw error
-        }
+        const paths = openings.filter((it) => typeof it !== "number")
+        const opened = openAll(paths.map((it) => () => fs.openSync(...it)))
+        let next = 0
+        return { opened, files: openings.map((it) => (typeof it === "number" ? it : (opened[next++] ?? -1))) }
       },
-      catch: (error) => fail(new BootFailed({ stage: "launch", problem: problemOf(error), console: "" }))
+      catch: launchFailed
     }),
-    use,
-    (opened) => Effect.sync(() => closeAll(opened))
+    ({ files }) => use(files),
+    ({ opened }) => Effect.sync(() => closeAll(opened))
   )
+
+const closeAll = (opened: ReadonlyArray<number>): void => {
+  for (const fd of opened) fs.closeSync(fd)
+}
 
 const isolationOf = (shape: Shape): Isolation => ({
   accelerator: shape.qemu.accelerator,
@@ -194,7 +238,8 @@ const counted = Effect.fnUntraced(function* <E>(
   }
 })
 
-const launch = (shape: Shape, start: Input["start"], files: ReadonlyArray<number>) => {
+/** Starts QEMU in this shape with its files from descriptor 5 on. */
+export const launch = (shape: Shape, start: Input["start"], files: ReadonlyArray<number>) => {
   const { image, launcher, memoryMiB, qemu } = shape
   const args = commandLine({
     arch: image.arch,
@@ -217,7 +262,8 @@ const toLost = (error: Channel.ChannelFailure | Machine.MachineFailure): VmLost 
 /** Ties machine and channel into one VM. */
 const join = Effect.fnUntraced(function* (
   isolation: Isolation,
-  machine: Launched
+  machine: Launched,
+  parts?: Omit<Parts, "machine" | "channel">
 ): Effect.fn.Return<Vm & { readonly greeting: Effect.Effect<GuestHello, VmLost> }, never, Scope.Scope> {
   const channel = yield* Channel.make(machine.channel)
   // The process's end says more than the connection's, which it causes: let it speak first where both happen.
@@ -247,6 +293,7 @@ const join = Effect.fnUntraced(function* (
   return {
     pid: machine.pid,
     isolation,
+    parts: parts === undefined ? undefined : { ...parts, machine, channel },
     failure,
     pause: Effect.asVoid(Effect.mapError(machine.commands({ execute: "stop" }), toLost)),
     resume: Effect.asVoid(Effect.mapError(machine.commands({ execute: "cont" }), toLost)),
@@ -317,7 +364,7 @@ const handover = Effect.fnUntraced(function* (
 })
 
 /** RAM is a file of its own and stays out of the stream; the end of a migration comes as an event. */
-const capabilities = {
+export const capabilities = {
   execute: "migrate-set-capabilities",
   arguments: {
     capabilities: ["events", "x-ignore-shared"].map((capability) => ({ capability, state: true }))
@@ -384,23 +431,37 @@ const seal = Effect.fn("Vm.seal")(function* (
     const events = yield* Effect.catchIf(settled.takeAll, Cause.isDone, () => Effect.succeed([]))
     if (events.at(-1)?._tag !== "End")
       return yield* new VmLost({ problem: "the agent did not settle", violation: false })
-    // QEMU 7.2 saves to a socket or a program, and programs are denied to it: so a socket of ours writes the file.
-    for (const name of fs.readdirSync(socketDirectory).filter(isStale))
-      fs.rmSync(path.join(socketDirectory, name), { force: true })
-    const socket = path.join(socketDirectory, temporaryName("seal"))
-    const received = yield* receiveFile(socket, state, shape.launcher.uid)
-    yield* machine.commands(
-      { execute: "stop" },
-      capabilities,
-      { execute: "migrate-set-parameters", arguments: { "max-bandwidth": 1024 ** 4 } },
-      { execute: "migrate", arguments: { uri: `unix:${socket}` } }
-    )
-    yield* machine.migrated
-    yield* received.written
+    yield* saveState(machine, state, socketDirectory, shape.launcher.uid)
   }).pipe(Effect.scoped, Effect.mapError(failed), bounded(sealBound, "seal", machine))
 })
 
-/** Listens on a socket; `written` ends when one connection's bytes are in the file and on the disk. */
+/** Names of sockets in the run directory; removes what killed processes left there. */
+export const socketIn = (directory: string): string => {
+  for (const name of fs.readdirSync(directory).filter(isStale)) fs.rmSync(path.join(directory, name), { force: true })
+  return path.join(directory, temporaryName("seal"))
+}
+
+/** Stops a machine whose memory is a file of its own and writes the rest of it, its devices' state, to another file. */
+export const saveState = Effect.fnUntraced(function* (
+  machine: Machine.Machine,
+  state: string,
+  socketDirectory: string,
+  uid: number | null
+): Effect.fn.Return<void, Machine.MachineFailure | VmLost, Scope.Scope> {
+  // QEMU 7.2 saves to a socket or a program, and programs are denied to it: so a socket of ours writes the file.
+  const socket = socketIn(socketDirectory)
+  const received = yield* receiveFile(socket, state, uid)
+  yield* machine.commands(
+    { execute: "stop" },
+    capabilities,
+    { execute: "migrate-set-parameters", arguments: { "max-bandwidth": 1024 ** 4 } },
+    { execute: "migrate", arguments: { uri: `unix:${socket}` } }
+  )
+  yield* machine.migrated
+  yield* received.written
+})
+
+/** Listens on a socket of that name; `written` ends when one connection's bytes are in the file and on the disk. */
 const receiveFile = Effect.fnUntraced(function* (
   socket: string,
   file: string,
@@ -435,18 +496,20 @@ export const restore = Effect.fn("Vm.restore")(function* (
   template: TemplateFiles
 ): Effect.fn.Return<Vm, SandboxError, Scope.Scope> {
   const { image, qemu } = shape
+  const parts = yield* openParts(template)
   const machine = yield* withOpen(
     [
       [template.ram, qemu.atLeast(8, 2) ? "r" : "r+"],
       [image.root, "r"],
       [image.scratch, "r"],
-      { overlayOf: template.overlay },
-      [template.disk, "r"],
+      parts.overlay,
+      parts.disk,
+      // Reading moves the place in the file, so QEMU has its own.
       [template.state, "r"]
     ],
     (fds) => launch(shape, { kind: "restore" }, fds)
   )
-  const vm = yield* join(isolationOf(shape), machine)
+  const vm = yield* join(isolationOf(shape), machine, { shape, ...parts })
   yield* machine
     .commands({ execute: "qmp_capabilities" }, capabilities, {
       execute: "migrate-incoming",

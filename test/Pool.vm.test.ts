@@ -10,12 +10,14 @@ import { Host } from "../src/Host.ts"
 import { Image } from "../src/Image.ts"
 import { Pool, type PoolOptions, Settings } from "../src/Pool.ts"
 import { Sandbox } from "../src/Sandbox.ts"
+import { Snapshots } from "../src/Snapshot.ts"
 import { Template } from "../src/Template.ts"
 import { qemus } from "./support/processes.ts"
 
 /** A sandbox whose pool and capacity the test can look into. */
 const pooled = (options: PoolOptions, capacity: Partial<Capacity.CapacityOptions> = {}) =>
   Sandbox.layerOver.pipe(
+    Layer.provide(Snapshots.layerUnsupported),
     Layer.provideMerge(Pool.layer),
     Layer.provideMerge(Capacity.Capacity.layer),
     Layer.provide(Template.layer),

@@ -13,10 +13,12 @@ import { Image } from "../src/Image.ts"
 import { Pool, Settings } from "../src/Pool.ts"
 import { Sandbox } from "../src/Sandbox.ts"
 import * as Telemetry from "../src/Telemetry.ts"
+import { Snapshots } from "../src/Snapshot.ts"
 import { Template } from "../src/Template.ts"
 
 const pooled = Sandbox.layerOver.pipe(
   Layer.provideMerge(Pool.layer),
+  Layer.provide(Snapshots.layerUnsupported),
   Layer.provide(Capacity.layer),
   Layer.provide(Template.layer),
   Layer.provide(Image.layer),

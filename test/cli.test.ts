@@ -382,7 +382,8 @@ describe.concurrent("the command line", { timeout: 30_000 }, () => {
   it("--help goes to stdout", async () => {
     const done = await runCli(["--help"])
     assert.deepStrictEqual([done.code, done.stderr], [0, ""])
-    for (const command of ["run", "doctor", "image", "template", "completions"]) assert.include(done.stdout, command)
+    for (const command of ["run", "doctor", "image", "template", "snapshot", "completions"])
+      assert.include(done.stdout, command)
     for (const later of ["--wizard", "--log-level", "--network", "--package"]) assert.notInclude(done.stdout, later)
   })
 

@@ -80,8 +80,20 @@ export interface Channel {
   ) => Effect.Effect<ChannelStream, ChannelFailure, Scope.Scope>
   /** Waits for output of executions that have ended, and takes what there is. `Cause.Done` when the channel is gone. */
   readonly lateOutput: LateOutput.LateOutput["takeAll"]
+  /** Watches, as long as the scope is open, whether the guest has read what was sent to it; one observer at a time. */
+  readonly observe: Effect.Effect<Observer, never, Scope.Scope>
   /** Fails when the channel does; never succeeds. */
   readonly failure: Effect.Effect<never, ChannelFailure>
+}
+
+export interface Observer {
+  /** Whether the guest has certainly read every byte that was sent so far: it stands between two frames. */
+  readonly isSettled: () => boolean
+  /** Waits until that is so. */
+  readonly settled: Effect.Effect<void, ChannelFailure>
+  /** From now on nothing is sent, until `release` or the scope's end. */
+  readonly hold: () => void
+  readonly release: () => void
 }
 
 /** Bytes consumed by the reader before credit for them is granted. */
@@ -167,9 +179,31 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
   const violation = (problem: string): void => fail(new ChannelViolation({ problem }))
   const lost = (problem: string): void => fail(new ChannelLost({ problem }))
 
+  /** Writes so far, and the one up to which the guest has read, while somebody observes it. */
+  let observed: { sent: number; read: number; asking: boolean; settle: (() => void) | undefined } | undefined
+  const ask = (): void => {
+    if (observed === undefined || observed.asking || failure !== undefined) return
+    observed.asking = true
+    const mark = Buffer.alloc(8)
+    mark.writeUInt32LE(observed.sent, 0)
+    mark.write("read", 4)
+    socket.write(encode(Kind.Ping, 0, 0, mark))
+  }
+  const onPong = (mark: Buffer): void => {
+    if (observed === undefined || mark.length !== 8 || mark.toString("latin1", 4) !== "read") return
+    observed.read = mark.readUInt32LE(0)
+    observed.asking = false
+    if (observed.read === observed.sent) observed.settle?.()
+    else ask()
+  }
+
   const write = (bytes: Uint8Array): boolean => {
     if (failure !== undefined) return true
     const flowing = socket.write(bytes)
+    if (observed !== undefined) {
+      observed.sent++
+      queueMicrotask(ask)
+    }
     if (socket.writableLength > maxUnsent) violation("it does not read what is sent to it")
     return flowing
   }
@@ -223,6 +257,7 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     if (failure !== undefined) return
     if (frame.stream === 0) {
       if (frame.kind === Kind.Hello) onHello(frame)
+      else if (frame.kind === Kind.Pong) onPong(frame.payload)
       return
     }
     if (epoch === undefined || !peerEpoch?.equals(epoch)) return
@@ -418,7 +453,48 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     }
   })
 
+  const observe = Effect.gen(function* () {
+    const mine = { sent: 1, read: 0, asking: false, settle: undefined as (() => void) | undefined }
+    let held = false
+    const release = (): void => {
+      if (!held) return
+      held = false
+      socket.uncork()
+    }
+    const isSettled = (): boolean => failure === undefined && !mine.asking && mine.read === mine.sent
+    yield* Effect.acquireRelease(
+      Effect.sync(() => {
+        observed = mine
+        ask()
+      }),
+      () =>
+        Effect.sync(() => {
+          observed = undefined
+          release()
+        })
+    )
+    const settled = Effect.callback<void>((resume) => {
+      mine.settle = () => {
+        if (!isSettled()) return
+        mine.settle = undefined
+        resume(Effect.void)
+      }
+      mine.settle()
+    })
+    return {
+      isSettled,
+      settled: Effect.raceFirst(settled, Deferred.await(failed)),
+      hold: () => {
+        if (held) return
+        held = true
+        socket.cork()
+      },
+      release
+    }
+  })
+
   return {
+    observe,
     greeting: Deferred.await(greeted),
     handshake,
     open,

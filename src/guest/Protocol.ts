@@ -94,6 +94,8 @@ export interface SpawnOpen {
   readonly outputFail: boolean
   readonly keep: boolean
   readonly changes: ChangesOpen | null
+  /** It runs on in a copy of the machine, where nobody holds it. */
+  readonly survives: boolean
 }
 
 const Text = Schema.String.check(Schema.isMaxLength(256 * 1024))

@@ -39,7 +39,8 @@ import type { PortLedger } from "./PortLedger.ts"
 /** Where a session's VM came from, for its receipts. Times in ms. */
 export interface Origin {
   readonly image: string
-  readonly template: string
+  /** `null` when it was started from a snapshot. */
+  readonly template: string | null
   readonly startPath: StartPath
   readonly acquireMs: number
   readonly handoverMs: number

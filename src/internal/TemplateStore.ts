@@ -35,6 +35,8 @@ const Manifest = Schema.Struct({
   memoryMiB: Schema.Int,
   createdAt: Schema.String,
   bytes: Schema.Finite,
+  /** What the store's owner wants to know beside this. */
+  details: Schema.optionalKey(Schema.Json),
   files: Schema.Record(Schema.Literals(fileNames), FileEntry)
 })
 type Manifest = typeof Manifest.Type
@@ -119,7 +121,8 @@ export interface TemplateStore {
   readonly free: () => number | undefined
 }
 
-export const make = (store: string): TemplateStore => {
+/** `hash` is how the store hashes its files; it must stay the same for a store. */
+export const make = (store: string, hash: typeof hashFile = hashFile): TemplateStore => {
   const directoryOf = (key: string): string => path.join(store, key)
 
   const list = (): ReadonlyArray<Stored> => {
@@ -189,7 +192,7 @@ export const make = (store: string): TemplateStore => {
           const handle = await fs.promises.open(file, "r")
           await handle.sync()
           await handle.close()
-          const { sha256, size } = await hashFile(file)
+          const { sha256, size } = await hash(file)
           const stat = fs.statSync(file, { bigint: true })
           bytes += Number(stat.blocks) * 512
           files[name] = { size, mtimeNs: `${stat.mtimeNs}`, ctimeNs: `${stat.ctimeNs}`, sha256 }
@@ -221,9 +224,9 @@ export const make = (store: string): TemplateStore => {
       const changed = damage(directory, manifest.value)
       if (changed !== undefined) return changed
       for (const name of fileNames) {
-        const hash = yield* Effect.option(Effect.tryPromise(() => hashFile(path.join(directory, name))))
-        if (Option.isNone(hash)) return `${name} cannot be read`
-        if (hash.value.sha256 !== manifest.value.files[name].sha256) return `${name} is not what was sealed`
+        const found = yield* Effect.option(Effect.tryPromise(() => hash(path.join(directory, name))))
+        if (Option.isNone(found)) return `${name} cannot be read`
+        if (found.value.sha256 !== manifest.value.files[name].sha256) return `${name} is not what was sealed`
       }
       return undefined
     }),

@@ -36,7 +36,7 @@ const failed = (problem: string): SandboxError => fail(new BootFailed({ stage: "
 const lost = (error: VmLost): SandboxError => failed(error.problem)
 
 /** Runs a line and insists that it worked. */
-const runLine = Effect.fnUntraced(function* (vm: Vm, language: string, line: string) {
+export const runLine = Effect.fnUntraced(function* (vm: Vm, language: string, line: string) {
   const bytes = Buffer.from(line)
   const open: ExecOpen = {
     method: "exec",

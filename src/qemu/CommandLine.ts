@@ -18,9 +18,9 @@ export const Fd = {
   /** boot only */
   kernel: 9,
   initrd: 10,
-  /** restore only: the template's disk, between the base and the clone's own */
+  /** restore and receive: the template's disk, between the base and the clone's own */
   templateDisk: 9,
-  /** restore only */
+  /** restore: the state; receive: the connection that everything comes from */
   state: 10
 } as const
 
@@ -37,6 +37,8 @@ export interface Input {
     | { readonly kind: "boot"; readonly tscKhz: number | null }
     /** A machine that waits for a template's state; RAM already holds kernel and initrd. */
     | { readonly kind: "restore" }
+    /** A machine that takes another one's memory and state over, into a file of its own, and does not run. */
+    | { readonly kind: "receive" }
 }
 
 /** The same path on Linux and macOS for a descriptor of the process itself. */
@@ -99,7 +101,7 @@ const blockdev = (disk: Disk): ReadonlyArray<string> => [
 const disks = (input: Input): ReadonlyArray<Disk> => [
   { name: "root", fd: Fd.root, format: "raw", writable: false },
   { name: "scratch-base", fd: Fd.scratchBase, format: "qcow2", writable: false },
-  ...(input.start.kind === "restore"
+  ...(input.start.kind !== "boot"
     ? [
         {
           name: "template-disk",
@@ -114,7 +116,7 @@ const disks = (input: Input): ReadonlyArray<Disk> => [
 ]
 
 const memory = (input: Input): ReadonlyArray<string> => {
-  const share = input.start.kind === "boot" ? "share=on" : "share=off"
+  const share = input.start.kind === "restore" ? "share=off" : "share=on"
   const readonly = input.start.kind === "restore" && input.readonlyRam ? ",readonly=on,rom=off" : ""
   return [
     "-m",
@@ -159,5 +161,6 @@ export const commandLine = (input: Input): ReadonlyArray<string> => [
   ...(input.seccomp ? ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"] : []),
   ...(input.start.kind === "boot"
     ? ["-kernel", descriptor(Fd.kernel), "-initrd", descriptor(Fd.initrd), "-append", kernelCommandLine(input)]
-    : ["-incoming", "defer"])
+    : ["-incoming", "defer"]),
+  ...(input.start.kind === "receive" ? ["-S"] : [])
 ]

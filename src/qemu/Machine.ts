@@ -23,6 +23,14 @@ export class MachineFailure extends Schema.TaggedError<MachineFailure>()("Machin
   }
 }
 
+/** What QEMU says by itself; `atMs` is its own clock. */
+export interface MachineEvent {
+  readonly name: string
+  /** Of a `MIGRATION` event. */
+  readonly status: string | undefined
+  readonly atMs: number
+}
+
 export interface Machine {
   readonly pid: number
   /** The host's end of the channel's virtio-serial port. */
@@ -33,6 +41,8 @@ export interface Machine {
   ) => Effect.Effect<ReadonlyArray<unknown>, MachineFailure>
   /** Waits for the end of a migration, in either direction, that `commands` has started. */
   readonly migrated: Effect.Effect<void, MachineFailure>
+  /** Has `listener` called at once with each event, as long as the scope is open. */
+  readonly onEvent: (listener: (event: MachineEvent) => void) => Effect.Effect<void, never, Scope.Scope>
   /** Fails when the process has ended; never succeeds. */
   readonly failure: Effect.Effect<never, MachineFailure>
   /** Ends the process at once; done when its death is confirmed. */
@@ -50,12 +60,13 @@ const Message = Schema.Struct({
   return: Schema.optionalKey(Schema.Unknown),
   error: Schema.optionalKey(Schema.Struct({ class: Schema.String, desc: Schema.String })),
   event: Schema.optionalKey(Schema.String),
+  timestamp: Schema.optionalKey(Schema.Struct({ seconds: Schema.Finite, microseconds: Schema.Finite })),
   data: Schema.optionalKey(Schema.Unknown)
 })
 const decodeMessage = Schema.decodeUnknownOption(Schema.fromJsonString(Message))
 const decodeMigration = Schema.decodeUnknownOption(Schema.Struct({ status: Schema.String }))
 
-/** How `launch` starts the process. `files` are the descriptors inherited from number 5 on. */
+/** How `launch` starts the process. `files` are the descriptors (or sockets) inherited from number 5 on. */
 export interface Launch {
   readonly argv: readonly [string, ...ReadonlyArray<string>]
   readonly files: ReadonlyArray<number>
@@ -121,17 +132,25 @@ export const launch = Effect.fnUntraced(function* (
     waiting.clear()
   }
 
+  const listeners = new Set<(event: MachineEvent) => void>()
   const onMessage = (line: string): void => {
     const message = decodeMessage(line)
     if (message._tag === "None") return
-    const { data, event, id } = message.value
+    const { data, event, id, timestamp } = message.value
     if (id !== undefined) {
       const answer = waiting.get(id)
       waiting.delete(id)
       answer?.(message.value)
-    } else if (event === "MIGRATION") {
-      const status = decodeMigration(data)
-      if (status._tag === "None") return
+      return
+    }
+    if (event === undefined) return
+    const status = decodeMigration(data)
+    if (listeners.size > 0) {
+      const atMs = (timestamp?.seconds ?? 0) * 1000 + (timestamp?.microseconds ?? 0) / 1000
+      const told = { name: event, status: status._tag === "None" ? undefined : status.value.status, atMs }
+      for (const listener of listeners) listener(told)
+    }
+    if (event === "MIGRATION" && status._tag === "Some") {
       if (status.value.status === "completed") Deferred.doneUnsafe(migration, Effect.void)
       else if (status.value.status === "failed") {
         Deferred.doneUnsafe(migration, Effect.fail(new MachineFailure({ problem: "the state did not load" })))
@@ -206,6 +225,11 @@ export const launch = Effect.fnUntraced(function* (
         })
       )
     ),
+    onEvent: (listener) =>
+      Effect.acquireRelease(
+        Effect.sync(() => void listeners.add(listener)),
+        () => Effect.sync(() => void listeners.delete(listener))
+      ),
     failure: Deferred.await(failed),
     kill: ending(child),
     console: () => tail

@@ -82,6 +82,7 @@ export const make = Effect.fnUntraced(function* (
       pid: 0,
       channel: host,
       migrated: Effect.void,
+      onEvent: () => Effect.void,
       failure: Deferred.await(failed),
       kill,
       console: () => "",

@@ -91,6 +91,15 @@ describe("CommandLine", () => {
     )
   })
 
+  it("takes a copy over into a file of its own, and does not run", () => {
+    const receive: Input = { ...restore, start: { kind: "receive" } }
+    assert.match(values(receive, "-object").join(), /,share=on$/)
+    assert.deepStrictEqual(values(receive, "-blockdev"), values(restore, "-blockdev"))
+    assert.deepStrictEqual(values(receive, "-incoming"), ["defer"])
+    assert.include(commandLine(receive), "-S")
+    assert.notInclude(commandLine(restore), "-S")
+  })
+
   it("opens nothing by a path of the host", () => {
     for (const arg of [...commandLine(boot), ...commandLine(restore)]) {
       assert.notMatch(arg, /(?:=|"|^)\/(?!proc\/self\/fd\/|dev\/fd\/|dev\/fdset\/)/)

@@ -170,7 +170,9 @@ func (c *Conn) drop() {
 	}
 	c.mu.Unlock()
 	for _, r := range orphans {
-		r.Reset()
+		if s, ok := r.(Survivor); !ok || !s.Survives() {
+			r.Reset()
+		}
 	}
 }
 

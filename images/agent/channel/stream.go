@@ -20,6 +20,14 @@ type Receiver interface {
 	Reset()
 }
 
+// Survivor is a Receiver that goes on when the epoch of its stream ends, which
+// is nobody's wish: the machine has been copied, and this is the copy.
+type Survivor interface {
+	Receiver
+	// Survives says whether it does; then Reset is not called.
+	Survives() bool
+}
+
 // Stream is one conversation. After End, Reset or the host's reset it is dead:
 // everything sent on it is silently dropped.
 type Stream struct {

@@ -99,6 +99,9 @@ func (p *process) Reset() {
 	p.poke()
 }
 
+// Survives keeps a program that the host of another epoch wanted to run on.
+func (p *process) Survives() bool { return p.request.Survives }
+
 func (p *process) poke() {
 	select {
 	case p.wake <- struct{}{}:

@@ -32,7 +32,8 @@ type request struct {
 	OutputFail  bool   `json:"outputFail"`  // more than that ends it
 	Keep        bool   `json:"keep"`        // more than that goes to a file
 
-	Changes *changes.Options `json:"changes"` // asks for a report; nil: none
+	Changes  *changes.Options `json:"changes"`  // asks for a report; nil: none
+	Survives bool             `json:"survives"` // runs on in a copy of the machine
 }
 
 // size of a terminal, in characters.

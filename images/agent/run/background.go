@@ -6,6 +6,10 @@ import (
 	"exec-sandbox/agent/channel"
 )
 
+// elsewhere stands for executions of another host, whose numbers mean nothing
+// to the host of today.
+const elsewhere = 1<<32 - 1
+
 // background carries what is written after an execution's end to the host, on
 // one stream for each epoch. It never waits: what the host has no credit for
 // is counted and dropped.
@@ -29,7 +33,7 @@ func (b *background) write(epoch uint64, execution uint32, sub byte, payload []b
 	defer b.mu.Unlock()
 	current := b.conn.Epoch()
 	if epoch != current {
-		return // its execution means nothing to the host of today
+		execution = elsewhere
 	}
 	if b.stream == nil || b.epoch != current {
 		b.stream = b.conn.Open(map[string]string{"method": "output"}, silent{})

@@ -275,16 +275,13 @@ func (i *interpreter) begin(e *execution) {
 	}
 	i.sequence++
 	s := settings{
-		Language: e.request.Language, Env: e.request.Env, Cwd: e.request.Cwd,
+		Language: e.request.Language, Env: merge(session.Env, e.request.Env), Cwd: e.request.Cwd,
 		Sequence: i.sequence, Stdin: i.running.stdin >= 0,
 	}
 	if p.generation != session.generation {
 		fresh := hex.EncodeToString(identity.Derive(session.Secret, "interpreter "+p.name))
 		s.Entropy = &fresh
 		e.reseed = true
-	}
-	if p.born != session.generation {
-		s.Env = merge(session.Env, e.request.Env)
 	}
 	line, err := i.order(s, e.code)
 	if err == nil {

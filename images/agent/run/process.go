@@ -27,14 +27,13 @@ type process struct {
 	ready      bool
 	used       bool   // it holds a user's state
 	generation uint64 // of the session for which it was seeded
-	born       uint64 // of the session in which it was started
 }
 
 // launch starts an interpreter.
 func (i *interpreter) launch(session *Session) (p *process, err error) {
 	i.count++
 	name := i.program.Name + "-" + strconv.Itoa(i.count)
-	p = &process{name: name, directory: filepath.Join(i.runner.config.Directory, name), base: -1, in: -1, born: session.generation}
+	p = &process{name: name, directory: filepath.Join(i.runner.config.Directory, name), base: -1, in: -1}
 	defer func() {
 		if err != nil {
 			p.close()
@@ -76,8 +75,10 @@ func (i *interpreter) launch(session *Session) (p *process, err error) {
 	argv := append(append([]string(nil), i.program.Argv...), p.directory)
 	null := uintptr(i.runner.null)
 	p.pid, p.exit, err = i.runner.config.Reaper.Start(p.group.command(argv), &syscall.ProcAttr{
-		Dir:   user.Home,
-		Env:   environment(user, session.Env),
+		Dir: user.Home,
+		// A session's environment comes with each execution: an interpreter may
+		// live on in another session, which must not see it.
+		Env:   environment(user, nil),
 		Files: []uintptr{null, null, uintptr(i.runner.errors)},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
