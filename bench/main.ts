@@ -20,6 +20,7 @@ import { Sandbox } from "../src/Sandbox.ts"
 import { Template } from "../src/Template.ts"
 import * as cli from "./cli.ts"
 import { compare, comparison } from "./compare.ts"
+import * as egress from "./egress.ts"
 import * as exec from "./exec.ts"
 import * as files from "./files.ts"
 import * as History from "./History.ts"
@@ -67,6 +68,7 @@ const main = Effect.gen(function* () {
     ...(yield* exec.measure(many(50, 300))),
     ...(yield* programs.measure(many(20, 100))),
     ...(yield* files.measure(many(20, 100))),
+    ...(yield* egress.measure(many(20, 100))),
     ...(yield* ports.measure(many(20, 100))),
     ...(yield* pool.measure(many(3, 30), { idleSeconds: many(4, 10) })),
     ...(yield* throughput.measure(values.short ? [2, 8] : [1, 2, 8, 32, 100], many(1, 1))),

@@ -95,6 +95,33 @@ export const Isolation = Schema.Struct({
 export type Isolation = typeof Isolation.Type
 
 /**
+ * A connection that something in the guest tried to make during the execution.
+ *
+ * `name` is the host as it was asked for, a name or an address. `rule` is the rule of the policy that granted it, as it was
+ * written (or `all`, or what `ask` said), or why it was refused: `none`, `not-granted`, `loopback`, `private`, `carrier`,
+ * `link-local`, `metadata`, `multicast`, `reserved`, `host-address`, `sni`, `invalid-name`, `too-many-connections`, what `ask`
+ * said, or `undecided` when the receipt was written before the decision. `reason` is what else is known, for example why a
+ * granted host could not be reached. `bytesIn` went into the guest and `bytesOut` out of it, until the receipt was written.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const NetworkAttempt = Schema.Struct({
+  name: Schema.String,
+  port: Schema.Int,
+  decision: Schema.Literals(["allow", "deny"]),
+  rule: Schema.String,
+  reason: Schema.NullOr(Schema.String),
+  bytesIn: Schema.Finite,
+  bytesOut: Schema.Finite
+})
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type NetworkAttempt = typeof NetworkAttempt.Type
+
+/**
  * What went through a port of the guest while an execution ran. `host` and `port` are the host's, where it was exposed, and
  * `null` for what came through the session's HTTP client. `connections` counts those that were made, `refused` those of
  * them, and beyond the most that there may be, that reached nobody. `bytesIn` went into the guest, `bytesOut` came out.
@@ -125,9 +152,11 @@ export type PortUse = typeof PortUse.Type
  * language, `acquireMs` the time to get the VM and `handoverMs` the time to make it unique (both `null` after the first
  * execution of a session), `executeMs` from the interpreter's start of the code to its end. `usage` comes from the guest's
  * cgroup counters and covers the interpreter's whole process tree. `ports` lists every port that was exposed at any time
- * during the execution, and those that the HTTP client has asked. `filesChanged` counts changed files when a report was
- * asked for. `egress` is `null` while it is not recorded. A cancelled execution's end is not waited for, so its `state`,
- * `exitCode` and `usage` are `null`.
+ * during the execution, and those that the HTTP client has asked. `egress` holds the first 200 connections that the session
+ * tried to make while the execution ran, and `egressOmitted` counts the others; both are `null` when the session's policy was
+ * `None`, under which the guest's kernel refuses them. `filesChanged` counts changed files when a report
+ * was asked for. A cancelled
+ * execution's end is not waited for, so its `state`, `exitCode` and `usage` are `null`.
  *
  * @since 0.1.0
  * @category models
@@ -183,7 +212,8 @@ export const Receipt = Schema.Struct({
     handoverMs: Schema.NullOr(Schema.Finite),
     executeMs: Schema.NullOr(Schema.Finite)
   }),
-  egress: Schema.NullOr(Schema.Array(Schema.Unknown)),
+  egress: Schema.NullOr(Schema.Array(NetworkAttempt)),
+  egressOmitted: Schema.NullOr(Schema.Int),
   ports: Schema.NullOr(Schema.Array(PortUse)),
   filesChanged: Schema.NullOr(Counts)
 })

@@ -18,6 +18,8 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Tracer from "effect/Tracer"
 import { randomBytes } from "node:crypto"
+import * as Authorities from "./egress/Authorities.ts"
+import * as Egress from "./egress/Egress.ts"
 import * as Execution from "./Execution.ts"
 import { Capacity } from "./Capacity.ts"
 import { Host } from "./Host.ts"
@@ -26,6 +28,7 @@ import { decodeInput } from "./internal/decodeInput.ts"
 import * as Observe from "./internal/Observe.ts"
 import { runLine } from "./internal/WarmUp.ts"
 import { defaults, Limits } from "./Limits.ts"
+import { NetworkPolicy, none } from "./NetworkPolicy.ts"
 import { Pool, type PoolOptions, Settings as PoolSettings } from "./Pool.ts"
 import { Receipts } from "./Receipts.ts"
 import { fail, InvalidInput, SandboxError } from "./SandboxError.ts"
@@ -41,6 +44,7 @@ import { type Clone, Template } from "./Template.ts"
  * - `env`: environment variables of every execution.
  * - `limits`: see `Limits`; `memoryMiB` also fixes the size of the VM. With `from` it is at most, and when absent, what the
  *   session of the snapshot had.
+ * - `network`: what may be reached, see `NetworkPolicy`; nothing when absent, also with `from`.
  * - `idleMs`: the session is closed, and its VM destroyed, when nothing has run in it for so many ms, 1 to 86,400,000 (a
  *   day), default 300,000. A running execution counts as use however long it takes.
  *
@@ -51,6 +55,7 @@ export const SessionOptions = Schema.Struct({
   from: Schema.optionalKey(Schema.Union([Schema.NonEmptyString, Snapshot.Snapshot])),
   env: Schema.optionalKey(Execution.Environment),
   limits: Schema.optionalKey(Limits),
+  network: Schema.optionalKey(NetworkPolicy),
   idleMs: Schema.optionalKey(
     Schema.Int.check(
       Schema.isBetween({ minimum: 1, maximum: 86_400_000 }, { expected: "a whole number of ms from 1 to 86400000" })
@@ -89,8 +94,15 @@ const inScope = <E>(
 interface Setup {
   readonly env: Readonly<Record<string, string>>
   readonly limits: Required<Limits>
+  readonly network: NetworkPolicy
   readonly idleMs?: number
 }
+
+interface Prepared extends Setup {
+  readonly way: Egress.Egress
+}
+
+const prepare = (setup: Setup) => Effect.map(Egress.make(setup.network), (way): Prepared => ({ ...setup, way }))
 
 /**
  * Runs untrusted code in throw-away microVMs.
@@ -103,11 +115,18 @@ export class Sandbox extends Context.Service<
   {
     /**
      * Executes code in a VM of its own. Fails with one of the four task errors, each with all output and the receipt, or
-     * with `SandboxError`. The VM is gone when the effect ends, however it ends.
+     * with `SandboxError`. The VM is gone when the effect ends, however it ends. `options` set it up; the request's limits
+     * go before theirs.
      */
-    readonly run: (request: Execution.Request) => Effect.Effect<Execution.Result, Execution.Failure>
+    readonly run: (
+      request: Execution.Request,
+      options?: SessionOptions
+    ) => Effect.Effect<Execution.Result, Execution.Failure>
     /** The same as a stream: output as it is written, then the result. */
-    readonly stream: (request: Execution.Request) => Stream.Stream<Execution.Event, Execution.Failure>
+    readonly stream: (
+      request: Execution.Request,
+      options?: SessionOptions
+    ) => Stream.Stream<Execution.Event, Execution.Failure>
     /** A VM for several executions, which share state; it is gone when the scope has closed. */
     readonly session: (options?: SessionOptions) => Effect.Effect<Session.Session, SandboxError, Scope.Scope>
   }
@@ -121,17 +140,19 @@ export class Sandbox extends Context.Service<
       const receipts = yield* Receipts
 
       /** Gives a clone the identity of a session, and what the session gives it. */
-      const handOver = Effect.fnUntraced(function* (clone: Clone, { env, limits }: Setup) {
+      const handOver = Effect.fnUntraced(function* (clone: Clone, { env, limits, network, way }: Prepared) {
         const acquired = yield* Clock.currentTimeMillis
         const hostname = `sbx-${randomBytes(4).toString("hex")}`
-        const { languages } = yield* clone.vm.handover({ hostname, env, limits })
+        clone.vm.accept(way.accept)
+        const granted = network._tag === "None" ? null : Authorities.grant()
+        const { languages } = yield* clone.vm.handover({ hostname, env, limits, network: granted })
         return { clone, acquired, languages, ready: yield* Clock.currentTimeMillis }
       })
 
       /** Makes a session of it; what has run something in an earlier life is in `origin.languages`. */
       const establish = Effect.fnUntraced(function* (
         { acquired, clone, languages, ready }: Effect.Success<ReturnType<typeof handOver>>,
-        { idleMs, limits, ...setup }: Setup,
+        { idleMs, limits, way, ...setup }: Prepared,
         started: number,
         origin?: Pick<Snapshot.Held, "snapshot" | "languages">
       ): Effect.fn.Return<Session.Session, SandboxError, Scope.Scope> {
@@ -165,8 +186,15 @@ export class Sandbox extends Context.Service<
             snapshot: (from, options = {}) =>
               Effect.flatMap(decodeSnapshotOptions(options), (decoded) => snapshots.take(source(from), decoded)),
             fork: (from, n, options) =>
-              fork(source(from), n, { ...setup, limits, ...(idleMs !== undefined && { idleMs }), ...options })
-          }
+              fork(source(from), n, {
+                ...setup,
+                limits,
+                network: way.policy(),
+                ...(idleMs !== undefined && { idleMs }),
+                ...options
+              })
+          },
+          way
         )
         yield* Observe.annotate({ session: made.id })
         return made
@@ -174,7 +202,7 @@ export class Sandbox extends Context.Service<
 
       /** What a session that goes on from something is set up with. */
       const setupFrom = Effect.fnUntraced(function* (held: Snapshot.Held, options: SessionOptions) {
-        const { env = {}, idleMs, limits: given = {} } = yield* decodeOptions(options)
+        const { env = {}, idleMs, limits: given = {}, network = none } = yield* decodeOptions(options)
         const limits = { ...defaults, memoryMiB: held.limitMiB, ...given }
         if (limits.memoryMiB > held.limitMiB) {
           return yield* fail(
@@ -185,13 +213,14 @@ export class Sandbox extends Context.Service<
             })
           )
         }
-        return { env, limits, ...(idleMs !== undefined && { idleMs }) }
+        return { env, limits, network, ...(idleMs !== undefined && { idleMs }) }
       })
 
       const startFrom = Effect.fnUntraced(function* (held: Snapshot.Held, setup: Setup) {
         const started = yield* Clock.currentTimeMillis
+        const prepared = yield* prepare(setup)
         const clone = yield* snapshots.clone(held)
-        return yield* establish(yield* handOver(clone, setup), setup, started, held)
+        return yield* establish(yield* handOver(clone, prepared), prepared, started, held)
       })
 
       const fork: (source: Snapshot.Source, n: number, options: SessionOptions) => ReturnType<Session.Session["fork"]> =
@@ -215,7 +244,7 @@ export class Sandbox extends Context.Service<
       const session = Effect.fn("Sandbox.session")(function* (
         options: SessionOptions = {}
       ): Effect.fn.Return<Session.Session, SandboxError, Scope.Scope> {
-        const { env = {}, from, idleMs, limits: given = {} } = yield* decodeOptions(options)
+        const { env = {}, from, idleMs, limits: given = {}, network = none } = yield* decodeOptions(options)
         if (from !== undefined) {
           const held = yield* snapshots.find(typeof from === "string" ? from : from.id)
           return yield* startFrom(held, yield* setupFrom(held, options))
@@ -223,29 +252,29 @@ export class Sandbox extends Context.Service<
         const limits = { ...defaults, ...given }
         yield* Observe.annotate({ memory_mib: limits.memoryMiB })
         const started = yield* Clock.currentTimeMillis
-        const setup = { env, limits, ...(idleMs !== undefined && { idleMs }) }
+        const setup = yield* prepare({ env, limits, network, ...(idleMs !== undefined && { idleMs }) })
         return yield* establish(yield* pool.clone(limits.memoryMiB, (clone) => handOver(clone, setup)), setup, started)
       })
 
       /** The session that one execution needs, once its request is known to be good. */
-      const sessionFor = Effect.fnUntraced(function* (request: Execution.Request) {
-        const { limits } = yield* decodeRequest(request)
-        return yield* session(limits === undefined ? {} : { limits })
+      const sessionFor = Effect.fnUntraced(function* (request: Execution.Request, options: SessionOptions = {}) {
+        const { limits = {} } = yield* decodeRequest(request)
+        return yield* session({ ...options, limits: { ...options.limits, ...limits } })
       })
 
       return {
         session: (options) => inScope(session(options)),
-        run: (request) =>
-          Effect.flatMap(sessionFor(request), (it) => it.exec(request)).pipe(
+        run: (request, options) =>
+          Effect.flatMap(sessionFor(request, options), (it) => it.exec(request)).pipe(
             Effect.scoped,
             Effect.withSpan("Sandbox.run")
           ),
-        stream: (request) =>
+        stream: (request, options) =>
           Stream.unwrap(
             Effect.gen(function* () {
               // Made first, so that it ends last, when the VM is dead.
               const span = yield* Effect.makeSpanScoped("Sandbox.stream")
-              const session = yield* Effect.withParentSpan(sessionFor(request), span)
+              const session = yield* Effect.withParentSpan(sessionFor(request, options), span)
               return Stream.provideService(session.stream(request), Tracer.ParentSpan, span)
             })
           )
@@ -279,8 +308,11 @@ export class Sandbox extends Context.Service<
  * @since 0.1.0
  * @category executing
  */
-export const run = (request: Execution.Request): Effect.Effect<Execution.Result, Execution.Failure, Sandbox> =>
-  Sandbox.use((sandbox) => sandbox.run(request))
+export const run = (
+  request: Execution.Request,
+  options?: SessionOptions
+): Effect.Effect<Execution.Result, Execution.Failure, Sandbox> =>
+  Sandbox.use((sandbox) => sandbox.run(request, options))
 
 /**
  * Executes code in a VM of its own and gives its output as it is written; see the service's `stream`.
@@ -288,8 +320,11 @@ export const run = (request: Execution.Request): Effect.Effect<Execution.Result,
  * @since 0.1.0
  * @category executing
  */
-export const stream = (request: Execution.Request): Stream.Stream<Execution.Event, Execution.Failure, Sandbox> =>
-  Stream.unwrap(Effect.map(Sandbox, (sandbox) => sandbox.stream(request)))
+export const stream = (
+  request: Execution.Request,
+  options?: SessionOptions
+): Stream.Stream<Execution.Event, Execution.Failure, Sandbox> =>
+  Stream.unwrap(Effect.map(Sandbox, (sandbox) => sandbox.stream(request, options)))
 
 /**
  * A VM for several executions; see the service's `session`.

@@ -13,6 +13,7 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { createHash, randomUUID } from "node:crypto"
 import type { Changes, Mark } from "./Changes.ts"
+import * as Egress from "./egress/Egress.ts"
 import * as Execution from "./Execution.ts"
 import type { Files } from "./Files.ts"
 import { Sub } from "./guest/Frame.ts"
@@ -24,8 +25,10 @@ import * as GuestFiles from "./internal/GuestFiles.ts"
 import * as Idle from "./internal/Idle.ts"
 import * as PortLedger from "./internal/PortLedger.ts"
 import * as SessionChanges from "./internal/SessionChanges.ts"
+import * as SessionNetwork from "./internal/SessionNetwork.ts"
 import * as SessionPorts from "./internal/SessionPorts.ts"
 import type { Limits } from "./Limits.ts"
+import * as NetworkPolicy from "./NetworkPolicy.ts"
 import type { Ports } from "./Ports.ts"
 import * as Process from "./Process.ts"
 import type { Publisher } from "./Receipts.ts"
@@ -94,6 +97,8 @@ export interface Session {
    * or one that is not kept any more.
    */
   readonly changes: (options?: ChangesOptions) => Effect.Effect<Changes, SandboxError>
+  /** What the session may reach, and what it has tried to. */
+  readonly network: NetworkPolicy.Network
   /** Ends the session and its VM now, as the end of its scope does; done when the VM is dead. */
   readonly close: Effect.Effect<void>
   /**
@@ -176,7 +181,8 @@ export const make = Effect.fnUntraced(function* (
   limits: Required<Limits>,
   receipts: Publisher,
   idleMs: number = defaultIdleMs,
-  copying: Copying = uncopyable
+  copying: Copying = uncopyable,
+  way?: Egress.Egress
 ): Effect.fn.Return<Session, never, Scope.Scope> {
   const idle = yield* Idle.make(
     idleMs,
@@ -186,6 +192,7 @@ export const make = Effect.fnUntraced(function* (
     machine.destroy
   )
   const vm = Idle.watching(machine, idle)
+  const egress = way ?? (yield* Egress.make(NetworkPolicy.none))
   const holder: Attempt.Holder = {
     id: `ses-${randomUUID().replaceAll("-", "").slice(0, 16)}`,
     vm,
@@ -193,6 +200,7 @@ export const make = Effect.fnUntraced(function* (
     limits,
     receipts,
     ports: PortLedger.make(),
+    egress,
     sequence: 0,
     closed: undefined
   }
@@ -297,6 +305,7 @@ export const make = Effect.fnUntraced(function* (
     ...SessionChanges.make(guest, holder.id),
     ports,
     http,
+    network: SessionNetwork.make(holder),
     close: Effect.suspend(() => {
       holder.closed ??= "it was closed"
       return machine.destroy

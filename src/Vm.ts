@@ -17,7 +17,7 @@ import * as net from "node:net"
 import * as path from "node:path"
 import { pipeline } from "node:stream"
 import * as Channel from "./guest/Channel.ts"
-import { type GuestHello, type Hello, portName, protocol } from "./guest/Protocol.ts"
+import { type GuestHello, type Hello, type NetworkGrant, portName, protocol } from "./guest/Protocol.ts"
 import type { Host, Qemu } from "./Host.ts"
 import { diskShare } from "./internal/diskShare.ts"
 import * as Observe from "./internal/Observe.ts"
@@ -71,6 +71,7 @@ export interface Identity {
   readonly hostname: string
   readonly env: Readonly<Record<string, string>>
   readonly limits: Required<Limits>
+  readonly network: NetworkGrant | null
 }
 
 /**
@@ -89,6 +90,8 @@ export interface Vm {
   readonly resume: Effect.Effect<void, VmLost>
   /** Waits for output of executions that have ended; see `guest/LateOutput`. `Cause.Done` when the VM is gone. */
   readonly lateOutput: Channel.Channel["lateOutput"]
+  /** Names who takes the connections that the guest asks for; see `guest/Connections`. */
+  readonly accept: Channel.Channel["accept"]
   /** Fails when the VM is lost; never succeeds. */
   readonly failure: Effect.Effect<never, VmLost>
   /** Ends the VM at once; done when the process's death is confirmed. */
@@ -299,6 +302,7 @@ const join = Effect.fnUntraced(function* (
     resume: Effect.asVoid(Effect.mapError(machine.commands({ execute: "cont" }), toLost)),
     destroy: machine.kill,
     lateOutput: channel.lateOutput,
+    accept: channel.accept,
     greeting: channel.greeting.pipe(Effect.catch(explain)),
     open: (message, inputs) =>
       channel.open(message, inputs).pipe(
@@ -343,7 +347,8 @@ const handover = Effect.fnUntraced(function* (
         processes: identity.limits.processes,
         diskBytes: diskShare(identity.limits.diskMiB),
         fileSizeBytes: diskShare(identity.limits.fileSizeMiB)
-      }
+      },
+      network: identity.network
     })
     .pipe(
       Effect.mapError((error) =>
@@ -412,7 +417,7 @@ export const boot = Effect.fn("Vm.boot")(function* (
     Effect.mapError(bootFailed("monitor", machine)),
     bounded(restoreBound, "monitor", machine),
     Effect.andThen(vm.greeting.pipe(Effect.mapError(bootFailed("boot", machine)), bounded(bootBound, "boot", machine))),
-    Effect.andThen(vm.handover({ hostname: "template", env: {}, limits: defaults }, "build")),
+    Effect.andThen(vm.handover({ hostname: "template", env: {}, limits: defaults, network: null }, "build")),
     Effect.onError(() => machine.killFor("start-failed"))
   )
   return { ...vm, seal: (state, socketDirectory) => seal(shape, vm, machine, state, socketDirectory) }

@@ -25,6 +25,9 @@ export * as Image from "./Image.ts"
 /** What one execution may use at the most. @since 0.1.0 */
 export * as Limits from "./Limits.ts"
 
+/** What a session may reach beyond itself. @since 0.1.0 */
+export * as NetworkPolicy from "./NetworkPolicy.ts"
+
 /** A program started by name in a session, with pipes or a terminal. @since 0.1.0 */
 export * as Process from "./Process.ts"
 

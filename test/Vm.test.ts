@@ -75,7 +75,7 @@ const origin: Session.Origin = {
   handoverMs: 1,
   languages: ["python", "javascript", "typescript"]
 }
-const identity: Vm.Identity = { hostname: "h", env: {}, limits: defaults }
+const identity: Vm.Identity = { hostname: "h", env: {}, limits: defaults, network: null }
 
 const start = (mode: string, idleMs?: number) =>
   Effect.gen(function* () {

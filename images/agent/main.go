@@ -13,6 +13,7 @@ import (
 	"exec-sandbox/agent/boot"
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/egress"
 	"exec-sandbox/agent/files"
 	"exec-sandbox/agent/process"
 	"exec-sandbox/agent/run"
@@ -94,7 +95,8 @@ func serve() error {
 	if err := service.Start(); err != nil {
 		return err
 	}
-	host := session.New(runner, spawner, service, tracker, version)
+	gateway := egress.New(boot.Log)
+	host := session.New(runner, spawner, service, tracker, gateway, version)
 	device, err := channel.FindPort(portName, patience)
 	if err != nil {
 		return err
@@ -105,6 +107,7 @@ func serve() error {
 	}
 	conn := channel.New(port, host, func(line string) { boot.Log("%s", line) })
 	runner.Attach(conn)
+	gateway.Attach(conn)
 	if err := runner.Start(); err != nil {
 		return err
 	}

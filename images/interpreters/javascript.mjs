@@ -53,6 +53,7 @@ const {
   ObjectKeys,
   ObjectPrototype,
   PromisePrototypeThen,
+  ReflectApply,
   RegExpPrototypeExec,
   RegExpPrototypeSymbolReplace,
   SafeMap,
@@ -60,6 +61,7 @@ const {
   SafeWeakSet,
   StringPrototypeIncludes,
   StringPrototypeIndexOf,
+  StringPrototypeMatch,
   StringPrototypePadStart,
   StringPrototypeSlice,
   StringPrototypeSplit,
@@ -372,6 +374,7 @@ function describeException(execution, error) {
     const name = clip(path, limits.path)
     execution.commands = [{ name, kind: spawnErrors[errno], path: StringPrototypeIncludes(name, "/") ? name : null }]
   }
+  const causeErrno = errno === null && object ? causeOf(error) : undefined
   return {
     type: clip(typeName(error), 1024),
     message: clip(message, limits.message),
@@ -379,7 +382,24 @@ function describeException(execution, error) {
     errno,
     path: path === null ? null : clip(path, limits.path),
     module: missing(code, message),
-    code
+    code,
+    ...(causeErrno !== undefined && { causeErrno })
+  }
+}
+
+/** The errno of what an error was caused by, or of the first that an AggregateError gathers. */
+function causeOf(error) {
+  for (let depth = 0; depth < 16; depth++) {
+    let inner
+    try {
+      inner = error.cause ?? error.errors?.[0]
+    } catch {
+      return undefined
+    }
+    if (typeof inner !== "object" || inner === null) return undefined
+    error = inner
+    const code = read(error, "code")
+    if (code !== null && RegExpPrototypeExec(/^E[A-Z0-9]+$/, code) !== null) return clip(code, 64)
   }
 }
 
@@ -856,6 +876,28 @@ async function warm() {
       await done
     }
   rmSync(directory, { recursive: true })
+}
+
+// A host may trust authorities of its own, and hands them over after this process has started, which is too late for
+// NODE_EXTRA_CA_CERTS. They are added when first somebody needs any, because reading all of them takes long.
+{
+  const { prototype } = internalBinding("crypto").SecureContext
+  const { addRootCerts } = prototype
+  prototype.addRootCerts = function () {
+    let extra = []
+    try {
+      const text = readFileSync("/run/exec-sandbox-authorities.pem", "latin1")
+      extra = StringPrototypeMatch(text, /-----BEGIN[^]+?-----END CERTIFICATE-----/g)
+    } catch {
+      // There is no network.
+    }
+    if (extra?.length > 0) {
+      prototype.addRootCerts = addRootCerts
+      const tls = load("node:tls")
+      tls.setDefaultCACertificates([...tls.getCACertificates("default"), ...extra])
+    }
+    return ReflectApply(addRootCerts, this, [])
+  }
 }
 
 // `import()` in evaluated code uses Node's default loader, as in the REPL.

@@ -371,10 +371,29 @@ def describe_command(error):
     return f'{{"name":{clip(name, 4096)},"kind":"{kind}","path":{path}}}'
 
 
+def cause_errno(error):
+    """The JSON of the errno of the OSError that an exception was raised for: what a library that wraps errors passes on."""
+    for _ in range(16):
+        inner = error.__cause__
+        if inner is None:
+            inner = getattr(error, "reason", None)
+        if not isinstance(inner, BaseException):
+            inner = next((it for it in error.args if isinstance(it, BaseException)), None)
+        # An error of the system raised for another passes it on; any other may only have happened meanwhile.
+        if inner is None and isinstance(error, OSError) and not error.__suppress_context__:
+            inner = error.__context__
+        if inner is None:
+            return ""
+        error = inner
+        if isinstance(error, OSError) and error.errno in errno.errorcode:
+            return f',"causeErrno":{quote(errno.errorcode[error.errno])}'
+    return ""
+
+
 def describe_exception(error, message, text):
     """The JSON of an exception and of the commands it blames."""
     number = path = module = "null"
-    commands = ""
+    commands = cause = ""
     if isinstance(error, OSError):
         number = quote(errno.errorcode.get(error.errno, str(error.errno))) if error.errno else "null"
         if isinstance(error.filename, (str, bytes, os.PathLike)):
@@ -382,9 +401,14 @@ def describe_exception(error, message, text):
         commands = describe_command(error)
     if isinstance(error, ModuleNotFoundError) and type(error.name) is str:
         module = clip(error.name, 4096)
+    if number == "null":
+        try:
+            cause = cause_errno(error)
+        except Exception:  # it is the user's object, which may do anything when it is looked at
+            pass
     return (
         f'{{"type":{clip(type_name(type(error)), 1024)},"message":{clip(message, MESSAGE_LIMIT)},'
-        f'"traceback":{clip(text, TRACEBACK_LIMIT)},"errno":{number},"path":{path},"module":{module},"code":null}}'
+        f'"traceback":{clip(text, TRACEBACK_LIMIT)},"errno":{number},"path":{path},"module":{module},"code":null{cause}}}'
     ), commands
 
 

@@ -3,6 +3,7 @@ import * as Flag from "effect/cli/Flag"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { Limits } from "../Limits.ts"
+import * as NetworkPolicy from "../NetworkPolicy.ts"
 
 const decodeTime = Schema.decodeOption(Limits.fields.timeMs.schema)
 
@@ -57,6 +58,33 @@ export const env = Flag.String("env").pipe(
   Flag.atLeast(0),
   Flag.map((pairs) => Object.fromEntries(pairs))
 )
+
+/** `--network`; absent, it is `none`, or what `--allow` grants. */
+export const network = Flag.Literals("network", ["none", "all"]).pipe(
+  Flag.withDescription("What may be reached: none (default), or all public hosts"),
+  Flag.optional
+)
+
+/** `--allow`, any number of times. */
+export const allow = Flag.String("allow").pipe(
+  Flag.withMetavar("HOST[:PORT]"),
+  Flag.withDescription(
+    "Let the code reach a host (ports 443 and 80), *.DOMAIN, a range such as 10.0.0.0/8:5432, or host:PORT on this machine; may be repeated"
+  ),
+  Flag.withSchema(NetworkPolicy.Rule),
+  Flag.atLeast(0)
+)
+
+/** The policy that `--network` and `--allow` make together. */
+export const policyOf = (
+  network: Option.Option<"none" | "all">,
+  allow: ReadonlyArray<string>
+): NetworkPolicy.NetworkPolicy =>
+  Option.getOrElse(network, () => "none") === "all"
+    ? NetworkPolicy.all(allow)
+    : allow.length === 0
+      ? NetworkPolicy.none
+      : NetworkPolicy.allow(allow)
 
 const units: { readonly [unit: string]: number } = { "": 1, K: 1024, M: 1024 ** 2, G: 1024 ** 3, T: 1024 ** 4 }
 

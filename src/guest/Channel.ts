@@ -14,6 +14,7 @@ import * as Semaphore from "effect/Semaphore"
 import type * as Scope from "effect/Scope"
 import * as Cause from "effect/Cause"
 import type { Duplex } from "node:stream"
+import * as Connections from "./Connections.ts"
 import { encode, encodeJson, endFlag, epochSize, type Frame, initialCredit, Kind, magic, makeDecoder } from "./Frame.ts"
 import * as LateOutput from "./LateOutput.ts"
 import { GuestHello, type Hello, Reset } from "./Protocol.ts"
@@ -82,6 +83,8 @@ export interface Channel {
   readonly lateOutput: LateOutput.LateOutput["takeAll"]
   /** Watches, as long as the scope is open, whether the guest has read what was sent to it; one observer at a time. */
   readonly observe: Effect.Effect<Observer, never, Scope.Scope>
+  /** Names who takes the connections that the guest asks for; without one they are refused. */
+  readonly accept: Connections.Connections["accept"]
   /** Fails when the channel does; never succeeds. */
   readonly failure: Effect.Effect<never, ChannelFailure>
 }
@@ -174,6 +177,7 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
       stream.wake?.()
     }
     late.close()
+    connections.clear()
     socket.destroy()
   }
   const violation = (problem: string): void => fail(new ChannelViolation({ problem }))
@@ -208,6 +212,8 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     return flowing
   }
 
+  const connections = Connections.make(socket, write, violation)
+
   const onHello = (frame: Frame): void => {
     const hello = decodeHello(parse(frame.payload))
     if (hello._tag === "None") return violation("a HELLO that is not understood")
@@ -221,11 +227,15 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     }
   }
 
-  /** A stream the guest opened: only its late output. */
+  /** A stream the guest opened: a connection, or its late output. */
   const onGuestStream = (frame: Frame): void => {
     if (frame.kind === Kind.Open) {
       const message = parse(frame.payload)
       const method = typeof message === "object" && message !== null && "method" in message ? message.method : undefined
+      if (method === "connect") {
+        connections.frame(frame, message)
+        return
+      }
       if (method !== "output" || output !== undefined) {
         write(encodeJson(Kind.Reset, frame.stream, { code: "unsupported", message: "no such method" }))
         return
@@ -233,7 +243,7 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
       output = { id: frame.stream, credit: initialCredit, consumed: 0 }
       late.begin()
     } else if (output === undefined || frame.stream !== output.id) {
-      return
+      connections.frame(frame, undefined)
     } else if (frame.kind === Kind.Data) {
       output.credit -= frame.payload.length
       if (output.credit < 0) return violation("more data than it had credit for")
@@ -334,6 +344,7 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     for (const stream of streams.values())
       finish(stream, { _tag: "Reset", code: "epoch", message: "a new epoch began" })
     output = undefined
+    connections.clear()
     const fresh = Buffer.alloc(epochSize)
     globalThis.crypto.getRandomValues(fresh)
     pendingHello = { epoch: fresh, reply }
@@ -499,6 +510,7 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     handshake,
     open,
     lateOutput: late.takeAll,
+    accept: connections.accept,
     failure: Deferred.await(failed)
   }
 })

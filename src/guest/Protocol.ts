@@ -32,6 +32,14 @@ export interface Hello {
     readonly diskBytes: number
     readonly fileSizeBytes: number
   }
+  /** `null` leaves the guest with its loopback only. */
+  readonly network: NetworkGrant | null
+}
+
+/** A way out of the guest. `authorities` is PEM: whom it shall trust beside everybody's; `env` tells its programs so. */
+export interface NetworkGrant {
+  readonly authorities: string
+  readonly env: Readonly<Record<string, string>>
 }
 
 /** The guest's HELLO. `acknowledged` is absent in the greeting a guest sends at boot. */
@@ -45,7 +53,8 @@ export const GuestHello = Schema.Struct({
       hostname: Schema.Boolean,
       machineId: Schema.Boolean,
       env: Schema.Boolean,
-      limits: Schema.Boolean
+      limits: Schema.Boolean,
+      network: Schema.Boolean
     })
   ),
   languages: Schema.Array(Schema.String),
@@ -53,6 +62,13 @@ export const GuestHello = Schema.Struct({
   agent: Schema.String
 })
 export type GuestHello = typeof GuestHello.Type
+
+/** The guest's OPEN of a connection: a name as its programs gave it to DNS, or an IPv4 address, and a port. */
+export const ConnectOpen = Schema.Struct({
+  host: Schema.String.check(Schema.isMaxLength(253)),
+  port: Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 65_535 }))
+})
+export type ConnectOpen = typeof ConnectOpen.Type
 
 /** OPEN of an execution. Code and stdin follow as DATA. */
 export interface ExecOpen {
@@ -112,7 +128,9 @@ export const Evidence = Schema.Struct({
       errno: Schema.NullOr(Text),
       path: Schema.NullOr(Text),
       module: Schema.NullOr(Text),
-      code: Schema.NullOr(Text)
+      code: Schema.NullOr(Text),
+      /** Of what the exception was raised for, where it has no errno itself. */
+      causeErrno: Schema.optionalKey(Text)
     })
   ),
   commands: Schema.Array(

@@ -9,6 +9,7 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import { randomUUID } from "node:crypto"
+import type { Egress } from "../egress/Egress.ts"
 import * as Execution from "../Execution.ts"
 import { Sub } from "../guest/Frame.ts"
 import type { ChangesOpen } from "../guest/ChangeProtocol.ts"
@@ -32,6 +33,7 @@ import {
 import { type Vm, VmLost, type VmStream } from "../Vm.ts"
 import * as ChangeReport from "./ChangeReport.ts"
 import { diskShare } from "./diskShare.ts"
+import * as NetworkOutcome from "./NetworkOutcome.ts"
 import * as Observe from "./Observe.ts"
 import * as Output from "./Output.ts"
 import type { PortLedger } from "./PortLedger.ts"
@@ -55,6 +57,7 @@ export interface Holder {
   readonly limits: Required<Limits>
   readonly receipts: Publisher
   readonly ports: PortLedger
+  readonly egress: Egress
   /** How many attempts there have been. */
   sequence: number
   /** Why nothing more runs in it, once it is closed. */
@@ -162,6 +165,8 @@ export const begin = Effect.fnUntraced(function* (
   let startedAt: number | undefined
   let over = false
   const ports = yield* holder.ports.record
+  const network = holder.egress.watch()
+  yield* Effect.addFinalizer(() => Effect.sync(() => network?.stop()))
   const stdout = Output.make(allowed.outputBytes)
   const stderr = Output.make(allowed.outputBytes)
 
@@ -209,7 +214,8 @@ export const begin = Effect.fnUntraced(function* (
       handoverMs: first ? origin.handoverMs : null,
       executeMs: startedAt === undefined ? null : ended - startedAt
     },
-    egress: null,
+    egress: network?.attempts() ?? null,
+    egressOmitted: network?.omitted() ?? null,
     ports: ports(),
     filesChanged: countsOf(evidence)
   })
@@ -250,7 +256,7 @@ export const begin = Effect.fnUntraced(function* (
   }
 
   const conclude = Effect.fnUntraced(function* (given: Execution.Outcome, evidence: Evidence) {
-    const outcome = overflowing(given)
+    const outcome = NetworkOutcome.refine(overflowing(given), evidence, network?.refused() ?? [])
     const common = {
       stdout: stdout.text(),
       stderr: stderr.text(),

@@ -312,7 +312,15 @@ export const serve = Effect.fnUntraced(function* (
     if (frame.kind === Kind.Hello) {
       const hello = decodeHello(parse(frame.payload))
       env = Option.isSome(hello) ? hello.value.env : {}
-      const acknowledged = { clock: true, entropy: true, hostname: true, machineId: true, env: true, limits: true }
+      const acknowledged = {
+        clock: true,
+        entropy: true,
+        hostname: true,
+        machineId: true,
+        env: true,
+        limits: true,
+        network: true
+      }
       if (start.refuses !== undefined) acknowledged[start.refuses] = false
       const reply = { protocol, ready: true, acknowledged, languages, kernel: "testing", agent: "testing" }
       return send(Buffer.concat([magic, epoch, encodeJson(Kind.Hello, 0, reply)]))

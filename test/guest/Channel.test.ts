@@ -29,7 +29,8 @@ const hello: Hello = {
   hostname: "h",
   machineId: "m",
   env: {},
-  limits: { memoryBytes: 1, processes: 1, diskBytes: 0, fileSizeBytes: 0 }
+  limits: { memoryBytes: 1, processes: 1, diskBytes: 0, fileSizeBytes: 0 },
+  network: null
 }
 const guestHello: GuestHello = { protocol: 1, ready: true, languages: ["python"], kernel: "6", agent: "1" }
 

@@ -18,7 +18,15 @@ const frame = (kind, stream, flags, payload) => {
   return Buffer.concat([header, payload])
 }
 const json = (kind, stream, value) => frame(kind, stream, 0, Buffer.from(JSON.stringify(value)))
-const acknowledged = { clock: true, entropy: true, hostname: true, machineId: true, env: true, limits: true }
+const acknowledged = {
+  clock: true,
+  entropy: true,
+  hostname: true,
+  machineId: true,
+  env: true,
+  limits: true,
+  network: true
+}
 const hello = (refused) => ({
   protocol: 1,
   ready: true,

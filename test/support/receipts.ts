@@ -33,6 +33,7 @@ export const receipt = (changes: Partial<Receipt> = {}): Receipt => ({
   usage: { cpuMs: 1, peakMemoryBytes: 1024, wallMs: 2 },
   timing: { queueMs: 0, acquireMs: null, handoverMs: null, executeMs: 2 },
   egress: null,
+  egressOmitted: null,
   ports: null,
   filesChanged: null,
   ...changes

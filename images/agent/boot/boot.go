@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -25,6 +26,10 @@ func Run() error {
 	Log("agent started")
 	if err := loadModules("/modules"); err != nil {
 		return err
+	}
+	// For the network, should a host grant one. A kernel may have it built in.
+	if err := loadModule("/modules/tun.ko"); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("loading module tun: %w", err)
 	}
 	if err := mountRoot(); err != nil {
 		return err

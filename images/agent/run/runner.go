@@ -166,6 +166,16 @@ func (r *Runner) Greet(s Session) error {
 	})
 }
 
+// Offer adds variables to the environment of whatever runs from now on, under
+// those that are set already.
+func (r *Runner) Offer(env map[string]string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := *r.session
+	s.Env = merge(env, s.Env)
+	r.session = &s
+}
+
 // space is how many bytes of the file system with the executions are in use,
 // and how many there are.
 func (r *Runner) space() (used, all int64) {

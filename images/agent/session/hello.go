@@ -26,6 +26,15 @@ type hello struct {
 	processes   int
 	diskBytes   int64
 	fileSize    int64
+	network     *network
+}
+
+// network is what a host grants beside the loopback.
+type network struct {
+	// Authorities is PEM: whom the host trusts beside everybody's authorities.
+	Authorities string `json:"authorities"`
+	// Env tells programs about them.
+	Env map[string]string `json:"env"`
 }
 
 func parseHello(payload []byte) (*hello, error) {
@@ -43,6 +52,7 @@ func parseHello(payload []byte) (*hello, error) {
 			DiskBytes   int64 `json:"diskBytes"`
 			FileSize    int64 `json:"fileSizeBytes"`
 		} `json:"limits"`
+		Network *network `json:"network"`
 	}
 	if err := json.Unmarshal(payload, &raw); err != nil {
 		return nil, err
@@ -83,6 +93,7 @@ func parseHello(payload []byte) (*hello, error) {
 		processes:   raw.Limits.Processes,
 		diskBytes:   raw.Limits.DiskBytes,
 		fileSize:    raw.Limits.FileSize,
+		network:     raw.Network,
 	}, nil
 }
 
@@ -104,4 +115,5 @@ type acknowledged struct {
 	MachineID bool `json:"machineId"`
 	Env       bool `json:"env"`
 	Limits    bool `json:"limits"`
+	Network   bool `json:"network"`
 }

@@ -12,6 +12,7 @@ import (
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/dial"
+	"exec-sandbox/agent/egress"
 	"exec-sandbox/agent/files"
 	"exec-sandbox/agent/identity"
 	"exec-sandbox/agent/process"
@@ -27,13 +28,14 @@ type Session struct {
 	spawner *process.Spawner
 	files   *files.Service
 	changes *changes.Tracker
+	gateway *egress.Gateway
 	version string
 	build   bool // the machine is being made into a template
 }
 
 // New returns a session that no host has greeted.
-func New(runner *run.Runner, spawner *process.Spawner, files *files.Service, changes *changes.Tracker, version string) *Session {
-	return &Session{runner: runner, spawner: spawner, files: files, changes: changes, version: version}
+func New(runner *run.Runner, spawner *process.Spawner, files *files.Service, changes *changes.Tracker, gateway *egress.Gateway, version string) *Session {
+	return &Session{runner: runner, spawner: spawner, files: files, changes: changes, gateway: gateway, version: version}
 }
 
 // Announcement is the greeting of a guest that has just booted.
@@ -79,9 +81,22 @@ func (s *Session) Hello(payload []byte) (any, error) {
 
 		FileSizeBytes: h.fileSize,
 	}))
+	ack.Network = did("network", s.connect(h.network))
 	g := s.greeting()
 	g.Acknowledged = &ack
 	return g, nil
+}
+
+// connect opens the way out, if the host grants one.
+func (s *Session) connect(granted *network) error {
+	if granted == nil {
+		return nil
+	}
+	if err := egress.SetTrust(granted.Authorities); err != nil {
+		return err
+	}
+	s.runner.Offer(granted.Env)
+	return s.gateway.Open()
 }
 
 // Open takes a request.
@@ -100,6 +115,15 @@ func (s *Session) Open(stream *channel.Stream, payload []byte) error {
 		s.runner.Exec(stream, request)
 	case "spawn":
 		s.spawner.Spawn(stream, payload)
+	case "network":
+		var granted network
+		if err := json.Unmarshal(payload, &granted); err != nil {
+			stream.Reset("invalid", err.Error())
+		} else if err := s.connect(&granted); err != nil {
+			stream.Reset("failed", err.Error())
+		} else {
+			stream.End(struct{}{})
+		}
 	case "seal":
 		if !s.build {
 			stream.Reset("invalid", "only a machine greeted for building can be sealed")

@@ -58,6 +58,8 @@ export const run = Command.make(
     time: flags.time,
     memory: flags.memory,
     env: flags.env,
+    network: flags.network,
+    allow: flags.allow,
     stdin: Flag.Boolean("stdin").pipe(
       Flag.withAlias("i"),
       Flag.withoutNegation,
@@ -81,8 +83,8 @@ export const run = Command.make(
     quiet: flags.quiet
   },
   Effect.fn("cli.run")(function* (given) {
-    const { changes, code, download, env, expose, file, json, language, memory, quiet, stdin, time, trace, upload } =
-      given
+    const { allow, changes, code, download, env, expose, file, json, language, memory, network, quiet, stdin } = given
+    const { time, trace, upload } = given
     const source = sourceOf(Option.getOrUndefined(code), Option.getOrUndefined(file), Option.getOrUndefined(language))
     if (source._tag === "Problem") return yield* usage(source)
     if (changes && !json) return yield* usage({ message: "--changes needs --json", missing: false })
@@ -105,9 +107,10 @@ export const run = Command.make(
           }
         }
         yield* drawer.clear
-        const alone = json ? asJson(Sandbox.run(request)) : live(Sandbox.stream(request), drawer)
+        const options = { network: flags.policyOf(network, allow) }
+        const alone = json ? asJson(Sandbox.run(request, options)) : live(Sandbox.stream(request, options), drawer)
         const inSession = Effect.gen(function* () {
-          const session = yield* Sandbox.session({ limits: request.limits ?? {} })
+          const session = yield* Sandbox.session({ ...options, limits: request.limits ?? {} })
           const run = json ? asJson(session.exec(request)) : live(session.stream(request), drawer)
           yield* drawer.clear
           yield* exposeAll(session, expose, quiet)
@@ -131,6 +134,7 @@ export const run = Command.make(
   Command.withExamples([
     { command: "exec-sandbox run 'print(1 + 1)'", description: "Python" },
     { command: "exec-sandbox run -l bash 'uname -a' -t 5", description: "bash, for at most five seconds" },
+    { command: "exec-sandbox run -f fetch.py --allow api.example.com", description: "With one host to talk to" },
     { command: "exec-sandbox run -f script.ts --json", description: "A file, with everything about its run as JSON" }
   ])
 )

@@ -98,9 +98,11 @@ export const shell = Command.make(
     ),
     memory: flags.memory,
     env: flags.env,
+    network: flags.network,
+    allow: flags.allow,
     quiet: flags.quiet
   },
-  Effect.fn("cli.shell")(function* ({ command, env, memory, quiet }) {
+  Effect.fn("cli.shell")(function* ({ allow, command, env, memory, network, quiet }) {
     const terminal = process.stdin.isTTY && process.stdout.isTTY
     const code = yield* withProgress(
       quiet,
@@ -108,7 +110,8 @@ export const shell = Command.make(
         function* (drawer) {
           const session = yield* Sandbox.session({
             env: { ...(terminal && terminalEnv()), ...env },
-            limits: Option.isSome(memory) ? { memoryMiB: memory.value } : {}
+            limits: Option.isSome(memory) ? { memoryMiB: memory.value } : {},
+            network: flags.policyOf(network, allow)
           })
           yield* drawer.clear
           const it = yield* session.spawn(command.length === 0 ? ["bash"] : command, terminal ? { pty: size() } : {})

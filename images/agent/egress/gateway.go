@@ -1,0 +1,315 @@
+// Package egress is the guest's way out, in a machine that has no network
+// device: a tunnel device ends in this process, which asks the host for every
+// connection and joins it to a stream of the channel.
+//
+// Only the first packet of a connection is decided about. It is held back until
+// the host has answered, so a program's connect gets the host's own answer. A
+// granted connection is led to a listener of ours by rewriting its packets'
+// addresses, so that the kernel speaks TCP on both sides.
+package egress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"exec-sandbox/agent/channel"
+)
+
+const (
+	listenerPort = 1
+	// maxFlows bounds the connections that are open or asked for, maxKept those
+	// that are remembered with the ones that have ended, whose last packets
+	// still have to find their way for so long.
+	maxFlows  = 512
+	maxKept   = 4096
+	keptFor   = time.Minute
+	joinedBy  = 10 * time.Second
+	firstPort = 1024
+)
+
+// Gateway is the tunnel and all connections through it.
+type Gateway struct {
+	conn  *channel.Conn
+	log   func(string, ...any)
+	names *names
+
+	mu     sync.Mutex
+	device *os.File
+	flows  map[key]*flow
+	ports  map[uint16]*flow
+	next   uint16
+	live   int
+}
+
+// key tells connections of the guest apart; their own address is always ours.
+type key struct {
+	target uint32
+	port   uint16
+	local  uint16
+}
+
+// New returns a gateway that leads nowhere.
+func New(log func(string, ...any)) *Gateway {
+	return &Gateway{
+		log: log, names: newNames(), flows: map[key]*flow{}, ports: map[uint16]*flow{}, next: firstPort,
+	}
+}
+
+// Attach names the channel on which connections leave.
+func (g *Gateway) Attach(conn *channel.Conn) { g.conn = conn }
+
+// Open opens the way out; once it is open, nothing is left to be done.
+func (g *Gateway) Open() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.device != nil {
+		return nil
+	}
+	device, err := openDevice()
+	if err != nil {
+		return err
+	}
+	open := []interface{ Close() error }{device}
+	fail := func(err error) error {
+		for _, it := range open {
+			_ = it.Close()
+		}
+		return err
+	}
+	config := net.ListenConfig{KeepAlive: -1}
+	listener, err := config.Listen(context.Background(), "tcp4", fmt.Sprintf("198.18.0.1:%d", listenerPort))
+	if err != nil {
+		return fail(fmt.Errorf("listening for connections: %w", err))
+	}
+	open = append(open, listener)
+	packets, err := net.ListenPacket("udp4", "127.0.0.1:53")
+	if err != nil {
+		return fail(fmt.Errorf("listening for names: %w", err))
+	}
+	open = append(open, packets)
+	streams, err := net.Listen("tcp4", "127.0.0.1:53")
+	if err != nil {
+		return fail(fmt.Errorf("listening for names: %w", err))
+	}
+	g.device = device
+	// All of these live as long as the machine.
+	go g.read(device)
+	go g.accept(listener)
+	go g.answerPackets(packets)
+	go g.answerStreams(streams)
+	return nil
+}
+
+// read takes what the guest sends.
+func (g *Gateway) read(device *os.File) {
+	buffer := make([]byte, mtu)
+	for {
+		n, err := device.Read(buffer)
+		if err != nil {
+			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+				continue
+			}
+			g.log("the tunnel has ended: %v", err)
+			return
+		}
+		p, ok := parse(buffer[:n])
+		if !ok || p.source() != guestAddress {
+			continue
+		}
+		if reply := g.handle(p); reply != nil {
+			g.send(reply)
+		}
+	}
+}
+
+func (g *Gateway) send(b []byte) {
+	// A packet that finds no room is lost, as packets are.
+	_, _ = g.device.Write(b)
+}
+
+// handle says what is to be sent in answer to a packet, if anything.
+func (g *Gateway) handle(p packet) []byte {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p.sourcePort() == listenerPort {
+		f := g.ports[p.targetPort()]
+		if p.destination() != peerAddress || f == nil {
+			return nil
+		}
+		p.rewrite(f.key.target, guestAddress, f.key.port, f.key.local)
+		return p.bytes
+	}
+	k := key{target: p.destination(), port: p.targetPort(), local: p.sourcePort()}
+	f := g.flows[k]
+	first := p.flags()&(flagSyn|flagAck|flagRst) == flagSyn
+	switch {
+	case f != nil && f.over && first:
+		g.forget(f)
+		return g.begin(k, p)
+	case f == nil && first:
+		return g.begin(k, p)
+	case f == nil:
+		if p.flags()&flagRst != 0 {
+			return nil
+		}
+		return reset(p)
+	case f.port == 0: // the host is still being asked
+		return nil
+	default:
+		if p.flags()&flagRst != 0 {
+			// Nobody may be reading from it, and so see its end.
+			f.abort()
+		}
+		p.rewrite(peerAddress, guestAddress, f.port, listenerPort)
+		return p.bytes
+	}
+}
+
+// begin asks the host for a connection. Called with mu held.
+func (g *Gateway) begin(k key, p packet) []byte {
+	if g.live >= maxFlows {
+		return reset(p)
+	}
+	g.sweep()
+	f := newFlow(g, k, append([]byte{}, p.bytes...))
+	g.flows[k] = f
+	g.live++
+	f.stream = g.conn.Open(request{Method: "connect", Host: g.names.host(k.target), Port: k.port}, f)
+	if f.stream == nil { // no host has greeted us
+		g.finish(f)
+		g.forget(f)
+		return unreachable(p, netUnreachable)
+	}
+	return nil
+}
+
+type request struct {
+	Method string `json:"method"`
+	Host   string `json:"host"`
+	Port   uint16 `json:"port"`
+}
+
+// finish marks a flow as ended. Called with mu held.
+func (g *Gateway) finish(f *flow) {
+	if !f.over {
+		f.over = true
+		f.ended = time.Now()
+		g.live--
+	}
+}
+
+// forget is called with mu held, for a flow that is over.
+func (g *Gateway) forget(f *flow) {
+	if g.flows[f.key] == f {
+		delete(g.flows, f.key)
+	}
+	if f.port != 0 && g.ports[f.port] == f {
+		delete(g.ports, f.port)
+	}
+}
+
+// sweep forgets flows that ended a while ago, and older ones when there are too
+// many. Called with mu held.
+func (g *Gateway) sweep() {
+	if len(g.flows) < maxKept/8 {
+		return
+	}
+	crowded := len(g.flows) >= maxKept
+	for _, f := range g.flows {
+		if f.over && (crowded || time.Since(f.ended) > keptFor) {
+			g.forget(f)
+		}
+	}
+}
+
+// grant leads a flow's first packet on.
+func (g *Gateway) grant(f *flow) {
+	g.mu.Lock()
+	if f.over || f.port != 0 {
+		g.mu.Unlock()
+		return
+	}
+	for g.ports[g.next] != nil || g.next < firstPort {
+		g.next++
+	}
+	f.port = g.next
+	g.next++
+	g.ports[f.port] = f
+	p, _ := parse(f.first)
+	f.first = nil
+	p.rewrite(peerAddress, guestAddress, f.port, listenerPort)
+	g.mu.Unlock()
+	f.patience = time.AfterFunc(joinedBy, func() { g.abandon(f) })
+	g.send(p.bytes)
+}
+
+// refuse answers a flow's first packet with an error.
+func (g *Gateway) refuse(f *flow, errno string) {
+	g.mu.Lock()
+	if f.over || f.port != 0 {
+		g.mu.Unlock()
+		return
+	}
+	p, _ := parse(f.first)
+	g.finish(f)
+	g.forget(f)
+	g.mu.Unlock()
+	switch errno {
+	case "ENETUNREACH":
+		g.send(unreachable(p, netUnreachable))
+	case "EHOSTUNREACH":
+		g.send(unreachable(p, hostUnreachable))
+	default:
+		g.send(reset(p))
+	}
+}
+
+// abandon ends a flow that nobody took up.
+func (g *Gateway) abandon(f *flow) {
+	g.mu.Lock()
+	joined := f.joined || f.over
+	g.finish(f)
+	g.mu.Unlock()
+	if !joined {
+		f.stream.Reset("failed", "the connection was given up")
+	}
+}
+
+// accept joins connections to the streams that were opened for them.
+func (g *Gateway) accept(listener net.Listener) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			g.log("accepting a connection: %v", err)
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		tcp := conn.(*net.TCPConn)
+		remote := tcp.RemoteAddr().(*net.TCPAddr)
+		var f *flow
+		g.mu.Lock()
+		if at := remote.IP.To4(); at != nil && [4]byte{at[0], at[1], at[2], at[3]} == [4]byte{198, 18, 0, 2} {
+			f = g.ports[uint16(remote.Port)]
+		}
+		if f != nil && (f.joined || f.over) {
+			f = nil
+		}
+		if f != nil {
+			f.joined = true
+		}
+		g.mu.Unlock()
+		if f == nil {
+			_ = tcp.Close()
+			continue
+		}
+		f.patience.Stop()
+		go f.run(tcp) // ends with the connection or the stream
+	}
+}

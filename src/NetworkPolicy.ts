@@ -1,0 +1,175 @@
+/**
+ * NetworkPolicy: what a session may reach beyond itself. A guest has no network device; every connection of its programs is
+ * asked of the host, which decides by name and connects itself.
+ *
+ * Whatever the policy, addresses that are private, loopback, link-local, a cloud's metadata, a carrier's, reserved or the
+ * host's own are refused unless a rule grants the address itself, and that is looked at again after the name was resolved.
+ *
+ * @since 0.1.0
+ */
+import type * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+import { parseRule } from "./egress/Rules.ts"
+import type { NetworkAttempt } from "./Receipt.ts"
+import type { SandboxError } from "./SandboxError.ts"
+
+/**
+ * A rule: who may be reached, by which port (1 to 65,535; 443 and 80 when none is written).
+ *
+ * - `example.com`, `example.com:8443`: exactly this host. Case, a trailing dot and Unicode make no difference.
+ * - `*.example.com`: every host below it, not `example.com` itself.
+ * - `93.184.216.34`, `10.1.0.0/16:5432`, `[fd00::1]:443`: addresses. A guest reaches them by address, or by a name that
+ *   another rule grants; a name's private addresses need both.
+ * - `host:5432`: that one port on the host's loopback, which the guest reaches by the name `host`.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const Rule = Schema.String.check(
+  Schema.makeFilter((text: string) => {
+    const rule = parseRule(text)
+    return typeof rule === "string" ? rule : true
+  })
+)
+
+/** The most rules of one policy. */
+const maxRules = 1000
+
+const Rules = Schema.Array(Rule).check(
+  Schema.makeFilter((rules: ReadonlyArray<string>) => rules.length <= maxRules, {
+    expected: `at most ${maxRules} rules`
+  })
+)
+
+/**
+ * What a policy has not decided: `host` (a name or an IP address) and `port`. `target` is both in one.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Question {
+  readonly host: string
+  readonly port: number
+  readonly target: string
+}
+
+/**
+ * What became of a question. `reason` goes to the ledger.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Answer {
+  readonly allow: boolean
+  readonly reason: string
+}
+
+/**
+ * Decides what the rules leave open, within `askMs`. It is asked once for each host and port of a session, and again after
+ * the policy was changed. No answer in time, and an answer that fails, is a refusal. It grants a name, never a name's private
+ * address.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export type Ask = (question: Question) => Effect.Effect<Answer>
+
+const Ask = Schema.declare((value): value is Ask => typeof value === "function", { expected: "a function" })
+
+/**
+ * What a session may reach.
+ *
+ * - `None`: nothing (the default). Every connect fails with ENETUNREACH.
+ * - `Allow`: what `rules` grant; an empty list grants nothing. `ask` may decide the rest, within `askMs` (ms, 1 to 600,000,
+ *   default 30,000).
+ * - `All`: every public host and port; `rules` grant private addresses beside them.
+ *
+ * A refused connect fails at once with ENETUNREACH, as with `None`. What was granted and cannot be reached fails as it did for
+ * the host, ECONNREFUSED or EHOSTUNREACH.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const NetworkPolicy = Schema.Union([
+  Schema.TaggedStruct("None", {}),
+  Schema.TaggedStruct("Allow", {
+    rules: Rules,
+    ask: Schema.optionalKey(Ask),
+    askMs: Schema.optionalKey(
+      Schema.Int.check(
+        Schema.isBetween({ minimum: 1, maximum: 600_000 }, { expected: "a whole number of ms from 1 to 600000" })
+      )
+    )
+  }),
+  Schema.TaggedStruct("All", { rules: Rules })
+])
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type NetworkPolicy = typeof NetworkPolicy.Type
+
+/**
+ * Nothing may be reached.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const none: NetworkPolicy = { _tag: "None" }
+
+/**
+ * Only what the rules grant may be reached, and what `ask` grants of the rest.
+ *
+ * @example
+ * ```ts
+ * const session = yield* Sandbox.session({ network: NetworkPolicy.allow(["api.example.com", "host:5432"]) })
+ * ```
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const allow = (
+  rules: ReadonlyArray<string>,
+  options: { readonly ask?: Ask; readonly askMs?: number } = {}
+): NetworkPolicy => ({ _tag: "Allow", rules, ...options })
+
+/**
+ * Every public host may be reached, and what the rules grant of the others.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const all = (rules: ReadonlyArray<string> = []): NetworkPolicy => ({ _tag: "All", rules })
+
+/**
+ * What a policy makes of a target: `allow`, `deny` or `ask`, by which `rule` (a rule as it was written, the policy's own name,
+ * or why it is refused), and what `grant` would allow it (`null` when it is allowed or nothing would).
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Explanation {
+  readonly decision: "allow" | "deny" | "ask"
+  readonly rule: string
+  readonly grant: string | null
+}
+
+/**
+ * A session's network.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Network {
+  /** The policy that holds now. */
+  readonly policy: Effect.Effect<NetworkPolicy>
+  /** Changes the policy for every connection from now on. Open connections that it does not grant are cut off. */
+  readonly update: (policy: NetworkPolicy) => Effect.Effect<void, SandboxError>
+  /**
+   * Says what would become of a connect to `HOST` (port 443) or `HOST:PORT`, without connecting, resolving or asking anybody:
+   * a name that is allowed may still lead to an address that is not.
+   */
+  readonly explain: (target: string) => Effect.Effect<Explanation, SandboxError>
+  /** The latest 200 attempts, the oldest first, whether or not an execution was running. */
+  readonly attempts: Effect.Effect<ReadonlyArray<NetworkAttempt>>
+}

@@ -1,0 +1,260 @@
+/**
+ * Egress: a session's way out. Takes every connection that the guest asks for, decides about it, connects, joins the two and
+ * writes it down.
+ */
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as FiberSet from "effect/FiberSet"
+import * as Result from "effect/Result"
+import type * as Scope from "effect/Scope"
+import type * as net from "node:net"
+import type { Explanation, NetworkPolicy } from "../NetworkPolicy.ts"
+import type { Hello } from "./ClientHello.ts"
+import { Dialler } from "./Dial.ts"
+import { compile, judge, judgeAddress } from "./Judge.ts"
+import * as Ledger from "./Ledger.ts"
+import { bounded, Resolver } from "./Resolver.ts"
+import { hostName } from "./Rules.ts"
+import * as Splice from "./Splice.ts"
+import { hostText, parseHost, type Target, targetText } from "./Target.ts"
+
+/** The guest's end of a connection that it asks for; see `guest/Connections`. */
+export interface Asked extends Splice.Peer {
+  readonly request: { readonly host: string; readonly port: number }
+  readonly note: (event: object) => void
+}
+
+export interface Egress {
+  readonly accept: (asked: Asked) => Splice.Receiver
+  readonly ledger: Ledger.Ledger
+  /** Gathers attempts from now on; `undefined` while nothing at all can be reached. */
+  readonly watch: () => Ledger.Watch | undefined
+  readonly policy: () => NetworkPolicy
+  /** Holds for every connection from now on; open ones that it does not grant are cut off. */
+  readonly update: (policy: NetworkPolicy) => Effect.Effect<void>
+  readonly explain: (target: Target) => Effect.Effect<Explanation>
+}
+
+/** Connections of a session that may be open or asked for at one time, and answers of `ask` that are kept. */
+const maxConnections = 256
+const maxAnswers = 1024
+const defaultAskMs = 30_000
+
+interface Live {
+  readonly entry: Ledger.Entry
+  readonly target: Target
+  readonly address: string
+  readonly cut: (problem: string) => void
+}
+
+/** How a connect fails in the guest for what went wrong on the host. */
+const errnoOf = (code: string): string => (code === "ECONNREFUSED" ? code : "EHOSTUNREACH")
+
+/** A connect that does not come about. */
+class Refused {
+  readonly explanation: Explanation
+  readonly reason: string | null
+  constructor(explanation: Explanation, reason: string | null = null) {
+    this.explanation = explanation
+    this.reason = reason
+  }
+}
+
+/** Makes the way out of one session; the scope's end cuts every connection off. */
+export const make = Effect.fnUntraced(function* (first: NetworkPolicy): Effect.fn.Return<Egress, never, Scope.Scope> {
+  const dial = yield* Dialler
+  const clock = yield* Clock.Clock
+  const resolve = bounded(yield* Resolver, () => clock.currentTimeMillisUnsafe())
+  const fork = yield* FiberSet.makeRuntime<never, void, never>()
+  const ledger = Ledger.make()
+  const live = new Set<Live>()
+  let asked = 0
+  let compiled = compile(first)
+  /** What `ask` has said, by target. */
+  let answers = new Map<string, Effect.Effect<Explanation>>()
+  yield* Effect.addFinalizer(() =>
+    Effect.sync(() => {
+      for (const it of live) it.cut("the session has ended")
+    })
+  )
+
+  const ask = Effect.fnUntraced(function* (target: Target) {
+    const { policy } = compiled
+    if (policy._tag !== "Allow" || policy.ask === undefined) return judge(compiled, target)
+    const { ask, askMs = defaultAskMs } = policy
+    const text = targetText(target)
+    const known = answers.get(text)
+    if (known !== undefined) return yield* known
+    const denied = (rule: string): Explanation => ({
+      decision: "deny",
+      rule,
+      grant: `allow ${JSON.stringify(text)} in the session's network policy`
+    })
+    const question = Effect.suspend(() => ask({ host: hostText(target.host), port: target.port, target: text })).pipe(
+      Effect.map(({ allow, reason }): Explanation =>
+        allow ? { decision: "allow", rule: `ask: ${reason}`, grant: null } : denied(`ask: ${reason}`)
+      ),
+      Effect.catchCause(() => Effect.succeed(denied("ask: it failed"))),
+      Effect.timeoutOrElse({ duration: askMs, orElse: () => Effect.succeed(denied("ask: no answer in time")) })
+    )
+    const answer = yield* Effect.cached(question)
+    answers.set(text, answer)
+    if (answers.size > maxAnswers) for (const oldest of answers.keys()) if (answers.delete(oldest)) break
+    return yield* answer
+  })
+
+  const decide = (target: Target): Effect.Effect<Explanation> => {
+    const decision = judge(compiled, target)
+    return decision.decision === "ask" ? ask(target) : Effect.succeed(decision)
+  }
+
+  /** The addresses that a granted target may be reached by. */
+  const addressesOf = Effect.fnUntraced(function* ({ host, port }: Target) {
+    if (host.kind === "address") return [host.address]
+    if (host.name === hostName) return ["127.0.0.1", "::1"]
+    const found = yield* resolve(host.name)
+    const judged = found.map((address) => [address, judgeAddress(compiled, address, port)] as const)
+    const open = judged.filter(([, refused]) => refused === undefined).map(([address]) => address)
+    const refused = judged[0]?.[1]
+    if (open.length === 0 && refused !== undefined) return new Refused(refused, `it leads to ${judged[0]?.[0]}`)
+    return open
+  })
+
+  /** Decides and connects. */
+  const reach = Effect.fnUntraced(function* (target: Target, entry: Ledger.Entry) {
+    const decision = yield* decide(target)
+    if (decision.decision !== "allow") return new Refused(decision)
+    entry.decision = "allow"
+    entry.rule = decision.rule
+    const addresses = yield* addressesOf(target)
+    if (addresses instanceof Refused) return addresses
+    let problem = "ENOTFOUND"
+    for (const address of addresses.slice(0, 4)) {
+      const socket = yield* Effect.result(dial(address, target.port))
+      if (Result.isSuccess(socket)) return { socket: socket.success, address }
+      problem = socket.failure.code
+    }
+    return problem
+  })
+
+  /** Who must be named where the port is TLS's and a name was granted. */
+  const tlsCheck = (target: Target, entry: Ledger.Entry) => {
+    const { host, port } = target
+    if (port !== 443 || host.kind !== "name" || compiled.policy._tag === "All" || host.name === hostName)
+      return undefined
+    return (hello: Hello): string | undefined => {
+      const said = hello._tag === "Hello" && hello.name !== null ? parseHost(hello.name) : undefined
+      if (said?.kind === "name" && said.name === host.name) return undefined
+      entry.decision = "deny"
+      entry.rule = "sni"
+      entry.errno = "ECONNRESET"
+      entry.grant = `use TLS with the granted name ${host.name} on port 443, or grant what it names`
+      entry.reason =
+        hello._tag === "Hello"
+          ? hello.name === null
+            ? "TLS without a server name"
+            : `TLS for ${JSON.stringify(hello.name.slice(0, 253))}`
+          : hello._tag === "Not"
+            ? hello.problem
+            : "a ClientHello that is too long"
+      return entry.reason
+    }
+  }
+
+  const accept = (peer: Asked): Splice.Receiver => {
+    const { host: given, port } = peer.request
+    const host = parseHost(given)
+    const entry = ledger.open(host === undefined ? given : hostText(host), port)
+    const refuse = (errno: string, refused: Refused): void => {
+      entry.decision = "deny"
+      entry.rule = refused.explanation.rule
+      entry.grant = refused.explanation.grant
+      entry.reason = refused.reason
+      entry.errno = errno
+      peer.note({ event: "refused", errno })
+      peer.reset("refused", entry.rule)
+    }
+    const nothing = { data: () => {}, end: () => {}, writable: () => {}, gone: () => {} }
+    if (host === undefined || port === 0) {
+      refuse("ENETUNREACH", new Refused({ decision: "deny", rule: "invalid-name", grant: null }))
+      return nothing
+    }
+    if (asked >= maxConnections) {
+      const grant = `close some of the ${maxConnections} connections that are open`
+      refuse("ECONNREFUSED", new Refused({ decision: "deny", rule: "too-many-connections", grant }))
+      return nothing
+    }
+    asked++
+    const target: Target = { host, port }
+    let splice: Splice.Splice | undefined
+    let left = false
+
+    const join = (socket: net.Socket, address: string): void => {
+      const over = (problem: string | undefined): void => {
+        live.delete(it)
+        asked--
+        if (entry.decision === "allow") entry.reason = problem ?? null
+      }
+      peer.note({ event: "connected" })
+      const made = Splice.make(socket, peer, entry, tlsCheck(target, entry), over)
+      const it: Live = { entry, target, address, cut: made.cut }
+      live.add(it)
+      splice = made
+    }
+
+    const connecting = fork(
+      reach(target, entry).pipe(
+        Effect.catchTag("Unresolved", ({ code }) => Effect.succeed(code)),
+        Effect.map((reached) => {
+          if (reached instanceof Refused) return refuse("ENETUNREACH", reached)
+          if (typeof reached !== "string") {
+            if (left) reached.socket.destroy()
+            else join(reached.socket, reached.address)
+            return
+          }
+          entry.reason = reached
+          peer.note({ event: "refused", errno: errnoOf(reached) })
+          peer.reset("refused", reached)
+        }),
+        Effect.onExit((exit) =>
+          Effect.sync(() => {
+            if (splice === undefined) asked--
+            if (Exit.isFailure(exit)) entry.reason ??= "given up"
+          })
+        )
+      )
+    )
+    return {
+      data: (bytes) => splice?.data(bytes),
+      end: () => splice?.end(),
+      writable: () => splice?.writable(),
+      gone: () => {
+        left = true
+        if (splice === undefined) connecting.interruptUnsafe()
+        else splice.gone()
+      }
+    }
+  }
+
+  return {
+    accept,
+    ledger,
+    watch: () => (compiled.policy._tag === "None" ? undefined : ledger.watch()),
+    policy: () => compiled.policy,
+    update: (policy) =>
+      Effect.sync(() => {
+        compiled = compile(policy)
+        answers = new Map()
+        for (const it of live) {
+          const allowed =
+            judge(compiled, it.target).decision === "allow" &&
+            (it.target.host.kind === "address" ||
+              it.target.host.name === hostName ||
+              judgeAddress(compiled, it.address, it.target.port) === undefined)
+          if (!allowed) it.cut("the session's network policy has changed")
+        }
+      }),
+    explain: (target) => Effect.sync(() => judge(compiled, target))
+  }
+})

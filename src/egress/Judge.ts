@@ -1,0 +1,54 @@
+/**
+ * The decision: what a policy makes of a target. Pure; what a name leads to is looked at by `judgeAddress` when it is known.
+ */
+import type { Explanation, NetworkPolicy } from "../NetworkPolicy.ts"
+import { guarded } from "./Guard.ts"
+import { granting, grantingAddress, hostName, parseRule, type Rule } from "./Rules.ts"
+import { hostText, type Target, targetText } from "./Target.ts"
+
+/** A policy with its rules read. */
+export interface Compiled {
+  readonly policy: NetworkPolicy
+  readonly rules: ReadonlyArray<Rule>
+}
+
+export const compile = (policy: NetworkPolicy): Compiled => ({
+  policy,
+  // Bad rules have been refused by the policy's Schema.
+  rules: policy._tag === "None" ? [] : policy.rules.map(parseRule).filter((rule) => typeof rule !== "string")
+})
+
+const deny = (rule: string, grant: string | null): Explanation => ({ decision: "deny", rule, grant })
+const allow = (rule: string): Explanation => ({ decision: "allow", rule, grant: null })
+
+const ruleFor = (target: Target): string =>
+  target.port === 443 || target.port === 80 ? hostText(target.host) : targetText(target)
+
+const grantFor = (target: Target): string => `allow ${JSON.stringify(ruleFor(target))} in the session's network policy`
+
+/** The decision as far as the target itself goes. */
+export const judge = ({ policy, rules }: Compiled, target: Target): Explanation => {
+  const { host, port } = target
+  if (policy._tag === "None") return deny("none", grantFor(target))
+  const rule = granting(rules, target)
+  if (rule !== undefined) return allow(rule.text)
+  if (host.kind === "name" && host.name === hostName) {
+    return deny("loopback", `allow "host:${port}" in the session's network policy`)
+  }
+  if (host.kind === "name" && (host.name === "localhost" || host.name.endsWith(".localhost")))
+    return deny("loopback", null)
+  const why = host.kind === "address" ? guarded(host.address) : undefined
+  if (why !== undefined) return deny(why, `allow "${targetText(target)}" in the session's network policy`)
+  if (policy._tag === "All") return allow("all")
+  if (policy.ask !== undefined) return { decision: "ask", rule: "ask", grant: null }
+  return deny("not-granted", grantFor(target))
+}
+
+/** Why an address that a granted name has led to is refused after all; `undefined` when it is not. */
+export const judgeAddress = ({ rules }: Compiled, address: string, port: number): Explanation | undefined => {
+  if (grantingAddress(rules, address, port) !== undefined) return undefined
+  const why = guarded(address)
+  if (why === undefined) return undefined
+  const written = address.includes(":") ? `[${address}]` : address
+  return deny(why, `allow "${written}:${port}" beside the name in the session's network policy`)
+}

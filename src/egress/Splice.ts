@@ -1,0 +1,142 @@
+/**
+ * Joins a connection of the guest to a socket of the host, each at the other's pace: what one side does not read, the other
+ * cannot write. Where a name was granted for TLS, the first bytes must name it before any byte passes either way.
+ */
+import type * as net from "node:net"
+import * as ClientHello from "./ClientHello.ts"
+
+/** The guest's end; see `guest/Connections`. */
+export interface Peer {
+  readonly send: (bytes: Uint8Array) => number
+  readonly end: () => void
+  readonly consumed: (bytes: number) => void
+  readonly close: () => void
+  readonly reset: (code: string, message: string) => void
+}
+
+/** What the guest's end is told to. */
+export interface Receiver {
+  readonly data: (bytes: Uint8Array) => void
+  readonly end: () => void
+  readonly writable: () => void
+  readonly gone: () => void
+}
+
+export interface Counts {
+  bytesIn: number
+  bytesOut: number
+}
+
+export interface Splice extends Receiver {
+  /** Cuts the connection off. */
+  readonly cut: (problem: string) => void
+}
+
+/**
+ * `check` judges the first bytes where they must be TLS: `undefined` lets them pass, a text refuses them. `over` is called
+ * once.
+ */
+export const make = (
+  socket: net.Socket,
+  peer: Peer,
+  counts: Counts,
+  check: ((hello: ClientHello.Hello) => string | undefined) | undefined,
+  over: (problem: string | undefined) => void
+): Splice => {
+  /** From the socket, not taken by the guest yet. */
+  let unsent: Uint8Array | undefined
+  let socketEnded = false
+  let guestEnded = false
+  let done = false
+  /** What the guest has written before it was judged; undefined once it was. */
+  let held: Buffer | undefined = check === undefined ? undefined : Buffer.alloc(0)
+
+  const finish = (problem: string | undefined): void => {
+    if (done) return
+    done = true
+    if (problem === undefined) peer.close()
+    else {
+      peer.reset("closed", problem)
+      socket.destroy()
+    }
+    over(problem)
+  }
+
+  const ended = (): void => {
+    if (socketEnded && guestEnded && unsent === undefined) finish(undefined)
+  }
+
+  const send = (bytes: Uint8Array): void => {
+    const sent = peer.send(bytes)
+    counts.bytesIn += sent
+    unsent = sent < bytes.length ? bytes.subarray(sent) : undefined
+    if (unsent !== undefined) socket.pause()
+  }
+
+  const forward = (bytes: Uint8Array): void => {
+    counts.bytesOut += bytes.length
+    socket.write(bytes, () => peer.consumed(bytes.length))
+  }
+
+  const begin = (): void => {
+    held = undefined
+    socket.resume()
+  }
+
+  socket.on("data", (bytes: Buffer) => {
+    if (!done) send(bytes)
+  })
+  socket.on("end", () => {
+    socketEnded = true
+    if (unsent === undefined) peer.end()
+    ended()
+  })
+  socket.on("error", (error) => finish(error.message))
+  socket.on("close", () => {
+    if (!(socketEnded && guestEnded)) finish("the connection was closed")
+  })
+  if (held === undefined) socket.resume()
+
+  return {
+    data: (bytes) => {
+      if (done) return
+      if (held === undefined || check === undefined) return forward(bytes)
+      held = Buffer.concat([held, bytes])
+      const hello = ClientHello.read(held)
+      if (hello._tag === "More" && held.length < ClientHello.maxHello) return
+      const refused = check(hello)
+      if (refused !== undefined) return finish(refused)
+      const first = held
+      begin()
+      forward(first)
+    },
+    end: () => {
+      if (done) return
+      if (held !== undefined && check !== undefined) {
+        if (held.length > 0) return finish(check({ _tag: "Not", problem: "a ClientHello that is cut short" }))
+        begin()
+      }
+      guestEnded = true
+      socket.end()
+      ended()
+    },
+    writable: () => {
+      if (unsent === undefined || done) return
+      send(unsent)
+      if (unsent !== undefined) return
+      if (socketEnded) {
+        peer.end()
+        ended()
+      } else socket.resume()
+    },
+    gone: () => {
+      if (done) return
+      done = true
+      // What is under way still arrives where the guest had ended its side in order.
+      if (guestEnded && socketEnded) socket.end()
+      else socket.destroy()
+      over(guestEnded && socketEnded ? undefined : "the guest closed the connection")
+    },
+    cut: finish
+  }
+}

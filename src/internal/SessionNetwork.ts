@@ -1,0 +1,62 @@
+/** The network of a session, as its user sees it. */
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Authorities from "../egress/Authorities.ts"
+import { parseHost, parsePort, splitPort } from "../egress/Target.ts"
+import { type Network, NetworkPolicy } from "../NetworkPolicy.ts"
+import { fail, InvalidInput, SessionClosed } from "../SandboxError.ts"
+import type { Holder } from "./Attempt.ts"
+import { decodeInput } from "./decodeInput.ts"
+
+const decodePolicy = decodeInput(NetworkPolicy, "network policy")
+
+const parseTarget = (text: string) => {
+  const { host: written, port = "443" } = splitPort(text)
+  const host = parseHost(written)
+  const number = parsePort(port)
+  if (host !== undefined && number !== undefined) return Effect.succeed({ host, port: number })
+  return Effect.fail(
+    fail(
+      new InvalidInput({
+        field: "target",
+        problem: `got ${JSON.stringify(text.slice(0, 80))}`,
+        expected: "HOST or HOST:PORT"
+      })
+    )
+  )
+}
+
+export const make = (holder: Holder): Network => {
+  const { egress, vm } = holder
+  /** Has the guest open its way out. */
+  const open = Effect.gen(function* () {
+    const stream = yield* vm.open({ method: "network", ...Authorities.grant() }, [])
+    const events = yield* Effect.catchIf(stream.takeAll, Cause.isDone, () => Effect.succeed([]))
+    const last = events.at(-1)
+    return last?._tag === "End"
+      ? undefined
+      : last?._tag === "Reset"
+        ? last.message
+        : "the stream ended without a result"
+  }).pipe(
+    Effect.scoped,
+    Effect.catch((error) => Effect.succeed(error.problem)),
+    Effect.flatMap((problem) =>
+      problem === undefined ? Effect.void : Effect.fail(fail(new SessionClosed({ session: holder.id, problem })))
+    )
+  )
+  let opened = egress.policy()._tag !== "None"
+  return {
+    policy: Effect.sync(egress.policy),
+    update: Effect.fn("Session.network.update")(function* (given) {
+      const policy = yield* decodePolicy(given)
+      if (!opened && policy._tag !== "None") {
+        yield* open
+        opened = true
+      }
+      yield* egress.update(policy)
+    }),
+    explain: (target) => Effect.flatMap(parseTarget(target), egress.explain),
+    attempts: Effect.sync(egress.ledger.latest)
+  }
+}

@@ -1,0 +1,333 @@
+import { assert, layer } from "@effect/vitest"
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import * as http from "node:http"
+import * as https from "node:https"
+import * as net from "node:net"
+import * as tls from "node:tls"
+import { Dialler } from "../src/egress/Dial.ts"
+import { Resolver, Unresolved } from "../src/egress/Resolver.ts"
+import * as NetworkPolicy from "../src/NetworkPolicy.ts"
+import { Receipt } from "../src/Receipt.ts"
+import { Sandbox, type SessionOptions } from "../src/Sandbox.ts"
+import type { SandboxError } from "../src/SandboxError.ts"
+import type { Session } from "../src/Session.ts"
+import { ended, failure, stdout } from "./support/executions.ts"
+import { certificates, listening } from "./support/servers.ts"
+
+const connect = (host: string) => `
+import socket
+try:
+    print(socket.create_connection((${JSON.stringify(host)}, 443), 30) and "connected")
+except OSError as error:
+    print(error.errno)`
+
+/** Starting a program under emulation takes a while, and on a busy host longer. */
+const limits = { timeMs: 120_000 }
+const patience = 240_000
+
+/** What every host answers. */
+const answer: http.RequestListener = (request, response) => {
+  const { headers, url } = request
+  if (url === "/redirect") return void response.writeHead(302, { location: "http://10.0.0.1/" }).end()
+  if (url?.startsWith("/repo/info/refs")) return void response.end(`${"01".repeat(20)}\trefs/heads/main\n`)
+  if (url === "/large") return void response.end(Buffer.alloc(2_000_000, "x"))
+  let size = 0
+  request.on("data", (bytes: Buffer) => {
+    size += bytes.length
+  })
+  request.on("end", () => response.end(`${headers.host} ${url} ${size}`))
+}
+
+/** All hosts there are, and the servers behind them. */
+class World extends Context.Service<
+  World,
+  {
+    readonly plain: number
+    readonly silent: number
+    /** A session for which the names of this world lead to its servers, and no other name anywhere. */
+    readonly session: (options: SessionOptions) => Effect.Effect<Session, SandboxError, Scope.Scope>
+  }
+>()("exec-sandbox/test/World") {
+  static readonly layer = Layer.effect(
+    this,
+    Effect.gen(function* () {
+      const sandbox = yield* Sandbox
+      const certs = yield* certificates(["a.example", "b.example"])
+      const { NODE_EXTRA_CA_CERTS = "", SSL_CERT_FILE = "" } = process.env
+      Object.assign(process.env, { NODE_EXTRA_CA_CERTS: certs.authority, SSL_CERT_FILE: certs.authority })
+      yield* Effect.addFinalizer(() =>
+        Effect.sync(() => Object.assign(process.env, { NODE_EXTRA_CA_CERTS, SSL_CERT_FILE }))
+      )
+      const contexts = new Map([...certs.byName].map(([name, pair]) => [name, tls.createSecureContext(pair)]))
+      const secure = yield* listening(
+        https.createServer({ SNICallback: (name, done) => done(null, contexts.get(name)) }, answer)
+      )
+      const plain = yield* listening(http.createServer(answer))
+      const silent = yield* listening(net.createServer((socket) => socket.on("error", () => {}).pause()))
+      const dial = yield* Dialler
+      const session = (options: SessionOptions) =>
+        sandbox.session({ limits, ...options }).pipe(
+          Effect.provideService(Dialler, (address, port) => {
+            if (address === "127.0.0.1") return dial(address, port)
+            return dial("127.0.0.1", port === 443 ? secure : port === 9 ? silent : plain)
+          }),
+          Effect.provideService(Resolver, (name) =>
+            name.endsWith(".example")
+              ? Effect.succeed([name === "private.example" ? "192.168.7.7" : "203.0.113.80"])
+              : Effect.fail(new Unresolved({ code: "ENOTFOUND" }))
+          )
+        )
+      return { plain, silent, session }
+    })
+  )
+}
+
+const bash = (session: Session, code: string) => session.exec({ language: "bash", code })
+const python = (session: Session, code: string) => session.exec({ language: "python", code })
+const javascript = (session: Session, code: string) => session.exec({ language: "javascript", code })
+
+layer(World.layer.pipe(Layer.provideMerge(Sandbox.layer)), { excludeTestServices: true, timeout: "240 seconds" })(
+  "network",
+  (it) => {
+    it.effect(
+      "ordinary programs reach what is granted, by its name, over HTTP and TLS",
+      () =>
+        Effect.gen(function* () {
+          const { plain, session } = yield* World
+          const policy = NetworkPolicy.allow(["a.example", "*.b.example:8080", `host:${plain}`])
+          const it = yield* session({ network: policy })
+          const fetched = yield* javascript(
+            it,
+            `const text = async (url, options) => (await fetch(url, options)).text()
+           console.log(await text("https://a.example/js", { method: "POST", body: "x".repeat(1_000_000) }))
+           console.log(await text("http://x.b.example:8080/js"), await text("http://host:${plain}/js"))`
+          )
+          assert.strictEqual(
+            fetched.stdout,
+            `a.example /js 1000000\nx.b.example:8080 /js 0 host:${plain} /js 0\n`,
+            fetched.stderr
+          )
+          const { egress, egressOmitted } = fetched.receipt
+          assert.strictEqual(egressOmitted, 0)
+          assert.deepStrictEqual(
+            egress?.map(({ decision, name, port, rule }) => [name, port, decision, rule]),
+            [
+              ["a.example", 443, "allow", "a.example"],
+              ["x.b.example", 8080, "allow", "*.b.example:8080"],
+              ["host", plain, "allow", `host:${plain}`]
+            ]
+          )
+          assert.isAbove(egress?.[0]?.bytesOut ?? 0, 1_000_000)
+          assert.isAbove(egress?.[1]?.bytesIn ?? 0, 20)
+          yield* Schema.decodeUnknownEffect(Receipt)(JSON.parse(JSON.stringify(fetched.receipt)))
+
+          const urllib = `
+import urllib.request
+print(urllib.request.urlopen("https://a.example/py").read().decode())
+print(len(urllib.request.urlopen("http://a.example/large").read()))`
+          assert.strictEqual(yield* stdout(python(it, urllib)), "a.example /py 0\n2000000\n")
+
+          const programs = `
+curl -sS https://a.example/curl http://a.example/plain; echo
+git ls-remote https://a.example/repo`
+          assert.strictEqual(
+            yield* stdout(bash(it, programs)),
+            `a.example /curl 0a.example /plain 0\n${"01".repeat(20)}\trefs/heads/main\n`
+          )
+        }),
+      patience
+    )
+
+    it.effect(
+      "a refused connect fails at once and is the reason why the task failed",
+      () =>
+        Effect.gen(function* () {
+          const { session } = yield* World
+          const it = yield* session({ network: NetworkPolicy.allow(["a.example", "private.example:8080"]) })
+          const raised = yield* failure(
+            python(it, 'import urllib.request\nurllib.request.urlopen("https://other.example/x")')
+          )
+          assert.deepInclude(raised, {
+            _tag: "PermissionDenied",
+            operation: "network",
+            target: "other.example:443",
+            rule: "not-granted",
+            grant: 'allow "other.example" in the session\'s network policy'
+          })
+          assert.strictEqual(raised.receipt.stopReason, "permission")
+          const thrown = yield* failure(javascript(it, 'await fetch("http://private.example:8080/")'))
+          assert.deepInclude(thrown, { _tag: "PermissionDenied", target: "private.example:8080", rule: "private" })
+
+          // Whatever a task survives is in its receipt, and does not make a failure of its own a refusal.
+          const survived = yield* ended(
+            python(
+              it,
+              `
+import socket
+errors = []
+for family, kind, target in [
+    (socket.AF_INET, socket.SOCK_STREAM, ("10.0.0.1", 80)),
+    (socket.AF_INET, socket.SOCK_STREAM, ("169.254.169.254", 80)),
+    (socket.AF_INET, socket.SOCK_STREAM, ("192.168.0.1", 22)),
+    (socket.AF_INET, socket.SOCK_STREAM, ("100.64.0.1", 443)),
+    (socket.AF_INET, socket.SOCK_STREAM, ("8.8.8.8", 53)),
+    (socket.AF_INET, socket.SOCK_STREAM, ("host", 22)),
+    (socket.AF_INET, socket.SOCK_STREAM, ("a.example", 22)),
+    (socket.AF_INET, socket.SOCK_STREAM, ("xa.example", 443)),
+    (socket.AF_INET, socket.SOCK_STREAM, ("a.example.evil.example", 443)),
+    (socket.AF_INET, socket.SOCK_STREAM, ("198.18.200.200", 443)),
+    (socket.AF_INET, socket.SOCK_DGRAM, ("8.8.8.8", 53)),
+    (socket.AF_INET6, socket.SOCK_STREAM, ("2001:4860:4860::8888", 443)),
+]:
+    s = socket.socket(family, kind)
+    s.settimeout(30)
+    try:
+        s.connect(target)
+        errors.append("connected")
+    except OSError as error:
+        errors.append(error.errno)
+print(set(errors))
+print([a[4] for a in socket.getaddrinfo("xa.example", 443, socket.AF_UNSPEC, socket.SOCK_STREAM) if a[0] != socket.AF_INET])
+raise KeyError("mine")`
+            )
+          )
+          assert.strictEqual(survived.stdout, "{101}\n[]\n")
+          assert.strictEqual(survived.receipt.outcome, "TaskFailed")
+          assert.deepStrictEqual(
+            survived.receipt.egress?.map(({ decision, name, port, rule }) => `${decision} ${name}:${port} ${rule}`),
+            [
+              "deny 10.0.0.1:80 private",
+              "deny 169.254.169.254:80 metadata",
+              "deny 192.168.0.1:22 private",
+              "deny 100.64.0.1:443 carrier",
+              "deny 8.8.8.8:53 not-granted",
+              "deny host:22 loopback",
+              "deny a.example:22 not-granted",
+              "deny xa.example:443 not-granted",
+              "deny a.example.evil.example:443 not-granted",
+              "deny 198.18.200.200:443 reserved"
+            ]
+          )
+
+          // A name is granted for TLS in that name, and the answer of a granted server grants nothing.
+          const cheating = yield* ended(
+            bash(
+              it,
+              `curl -sS --connect-to b.example:443:a.example:443 https://b.example/; echo $?
+             curl -sS http://a.example:443/; echo $?
+             curl -sSL http://a.example/redirect; echo $?`
+            )
+          )
+          assert.strictEqual(cheating.stdout, "35\n56\n7\n", cheating.stderr)
+          assert.deepStrictEqual(
+            cheating.receipt.egress?.map(({ bytesOut, decision, reason, rule }) => [
+              decision,
+              rule,
+              reason,
+              bytesOut > 0
+            ]),
+            [
+              ["deny", "sni", 'TLS for "b.example"', false],
+              ["deny", "sni", "it is not TLS", false],
+              ["allow", "a.example", null, true],
+              ["deny", "private", null, false]
+            ]
+          )
+        }),
+      patience
+    )
+
+    it.effect(
+      "a policy changes while the session runs, from nothing to something and back",
+      () =>
+        Effect.gen(function* () {
+          const { session } = yield* World
+          const it = yield* session({})
+          const closed = yield* python(it, connect("203.0.113.80"))
+          assert.strictEqual(closed.stdout, "101\n")
+          assert.isNull(closed.receipt.egress)
+          assert.strictEqual(
+            yield* stdout(bash(it, "ls /sys/class/net; env | grep -c -E '_CERT|_CA_'; true")),
+            "lo\n0\n"
+          )
+
+          yield* it.network.update(NetworkPolicy.allow(["a.example"]))
+          assert.deepStrictEqual(yield* it.network.policy, NetworkPolicy.allow(["a.example"]))
+          assert.strictEqual(yield* stdout(python(it, connect("a.example"))), "connected\n")
+          assert.strictEqual(yield* stdout(bash(it, "curl -sS https://a.example/later")), "a.example /later 0")
+          const text = yield* javascript(it, 'await (await fetch("https://a.example/warm")).text()')
+          assert.strictEqual(text.result?.json, "a.example /warm 0")
+          const allowed = yield* it.network.explain("A.EXAMPLE")
+          assert.deepStrictEqual(allowed, { decision: "allow", rule: "a.example", grant: null })
+          assert.strictEqual((yield* it.network.explain("a.example:22")).decision, "deny")
+          for (const bad of ["", "a b", "a.example:http", "127.1"]) {
+            assert.strictEqual((yield* Effect.flip(it.network.explain(bad))).reason._tag, "InvalidInput", bad)
+          }
+          const problem = yield* Effect.flip(it.network.update(NetworkPolicy.allow(["*"])))
+          assert.strictEqual(problem.reason._tag, "InvalidInput")
+
+          yield* it.network.update(NetworkPolicy.none)
+          const again = yield* python(it, connect("a.example"))
+          assert.strictEqual(again.stdout, "101\n")
+          const attempts = yield* it.network.attempts
+          assert.deepInclude(attempts.at(-1), { name: "a.example", decision: "deny", rule: "none" })
+        }),
+      patience
+    )
+
+    it.effect(
+      "a hostile guest costs a bounded amount and disturbs nobody",
+      () =>
+        Effect.gen(function* () {
+          const { session } = yield* World
+          const hostile = yield* session({ network: NetworkPolicy.allow(["a.example", "silent.example:9"]) })
+          const other = yield* session({ network: NetworkPolicy.allow(["a.example"]) })
+          const before = process.memoryUsage().rss
+          const flood = `
+import os, socket, struct
+kept, counts = [], {}
+for i in range(300):
+    s = socket.socket()
+    try:
+        s.connect(("silent.example", 9))
+        s.setblocking(False)
+        try:
+            while i < 20: s.send(b"x" * 65536)
+        except BlockingIOError:
+            pass
+        kept.append(s)
+        key = "connected"
+    except OSError as error:
+        key = error.errno
+    counts[key] = counts.get(key, 0) + 1
+for i in range(300):
+    try: socket.getaddrinfo(f"{os.urandom(20).hex()}.example", 80)
+    except OSError as error: counts["dns"] = error.errno
+print(counts)
+for s in kept:
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    s.close()
+garbage = socket.create_connection(("a.example", 443))
+garbage.sendall(b"GET" + os.urandom(100_000))
+garbage.recv(1)`
+          const [attack, calm] = yield* Effect.all(
+            [ended(python(hostile, flood)), bash(other, "curl -sS https://a.example/1 https://a.example/2")],
+            { concurrency: "unbounded" }
+          )
+          assert.strictEqual(attack.stdout, "{'connected': 256, 111: 44}\n", attack.stderr)
+          assert.deepInclude(attack, { _tag: "PermissionDenied", target: "a.example:443", rule: "sni" })
+          assert.strictEqual(attack.receipt.egress?.length, 200)
+          assert.strictEqual(attack.receipt.egressOmitted, 101)
+          assert.strictEqual(calm.stdout, "a.example /1 0a.example /2 0")
+          // Credit for each connection, and what Node's sockets hold.
+          assert.isBelow(process.memoryUsage().rss - before, 512 * 1024 * 1024)
+          assert.strictEqual(yield* stdout(bash(hostile, "curl -sS http://a.example/after")), "a.example /after 0")
+        }),
+      patience
+    )
+  }
+)

@@ -1,0 +1,373 @@
+import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import type * as Scope from "effect/Scope"
+import * as net from "node:net"
+import * as tls from "node:tls"
+import { Dialler } from "../../src/egress/Dial.ts"
+import * as Egress from "../../src/egress/Egress.ts"
+import { Resolver, Unresolved } from "../../src/egress/Resolver.ts"
+import type { Receiver } from "../../src/egress/Splice.ts"
+import * as NetworkPolicy from "../../src/NetworkPolicy.ts"
+
+/** A guest's connect, played by the test. */
+interface Guest {
+  readonly receiver: Receiver
+  readonly notes: ReadonlyArray<object>
+  /** What came from the other side. */
+  readonly text: () => string
+  /** Waits until this holds. */
+  readonly until: (holds: () => boolean) => Effect.Effect<void>
+  readonly ending: () => string | undefined
+  /** Bytes that the guest takes; it reads as fast as it can when undefined. */
+  room: number | undefined
+  granted: number
+}
+
+const connect = (egress: Egress.Egress, host: string, port: number): Guest => {
+  const parts: Array<Buffer> = []
+  const notes: Array<object> = []
+  const waiting = new Set<() => void>()
+  let ending: string | undefined
+  const changed = (): void => {
+    for (const look of waiting) look()
+  }
+  const did = <A>(value: A): A => {
+    setImmediate(changed)
+    return value
+  }
+  const guest: Guest = {
+    notes,
+    room: undefined,
+    granted: 0,
+    text: () => Buffer.concat(parts).toString("latin1"),
+    ending: () => ending,
+    until: (holds) =>
+      Effect.callback((resume) => {
+        const look = (): void => {
+          if (!holds()) return
+          waiting.delete(look)
+          resume(Effect.void)
+        }
+        waiting.add(look)
+        look()
+      }),
+    receiver: egress.accept({
+      request: { host, port },
+      note: (event) => void did(notes.push(event)),
+      send: (bytes) => {
+        const size = Math.min(bytes.length, guest.room ?? bytes.length)
+        if (guest.room !== undefined) guest.room -= size
+        parts.push(Buffer.from(bytes.subarray(0, size)))
+        return did(size)
+      },
+      end: () => did((ending = "end")),
+      consumed: (bytes) => did((guest.granted += bytes)),
+      close: () => did((ending = "close")),
+      reset: (code, message) => did((ending = `${code}: ${message}`))
+    })
+  }
+  return guest
+}
+
+/** A server that answers with what it is sent, in upper case; its address and what it has seen. */
+const shouting = Effect.acquireRelease(
+  Effect.callback<{ readonly port: number; readonly server: net.Server; readonly seen: Array<string> }>((resume) => {
+    const seen: Array<string> = []
+    const server = net.createServer({ allowHalfOpen: true }, (socket) => {
+      socket.on("data", (bytes) => {
+        seen.push(bytes.toString("latin1"))
+        socket.write(bytes.toString("latin1").toUpperCase())
+      })
+      socket.on("end", () => socket.end("BYE"))
+      socket.on("error", () => {})
+    })
+    server.listen(0, "127.0.0.1", () => {
+      const address = server.address()
+      if (typeof address === "object" && address !== null) resume(Effect.succeed({ port: address.port, server, seen }))
+    })
+  }),
+  ({ server }) => Effect.sync(() => server.close())
+)
+
+/** An egress whose whole world is one server; each name leads where `names` says. */
+const world = (
+  policy: NetworkPolicy.NetworkPolicy,
+  port: number,
+  names: { readonly [name: string]: ReadonlyArray<string> | (() => ReadonlyArray<string>) }
+): Effect.Effect<
+  Egress.Egress & { readonly dialled: Array<string>; readonly asked: Array<string> },
+  never,
+  Scope.Scope
+> =>
+  Effect.gen(function* () {
+    const dialled: Array<string> = []
+    const asked: Array<string> = []
+    const dial = yield* Dialler
+    const egress = yield* Egress.make(policy).pipe(
+      Effect.provideService(Dialler, (address, to) => {
+        dialled.push(`${address}:${to}`)
+        return dial("127.0.0.1", port)
+      }),
+      Effect.provideService(Resolver, (name) => {
+        asked.push(name)
+        const found = names[name]
+        return found === undefined
+          ? Effect.fail(new Unresolved({ code: "ENOTFOUND" }))
+          : Effect.succeed(typeof found === "function" ? found() : found)
+      })
+    )
+    return { ...egress, dialled, asked }
+  })
+
+const attempts = (egress: Egress.Egress) =>
+  egress.ledger.latest().map(({ name, port, decision, rule }) => `${decision} ${name}:${port} ${rule}`)
+
+const refusedWith = (guest: Guest): unknown => guest.notes.map((note) => ("errno" in note ? note.errno : note))[0]
+
+const clientHello = (servername: string | undefined): Effect.Effect<Buffer> =>
+  Effect.callback((resume) => {
+    const server = net.createServer((socket) =>
+      socket.once("data", (bytes) => {
+        socket.destroy()
+        server.close()
+        resume(Effect.succeed(bytes))
+      })
+    )
+    server.listen(0, "127.0.0.1", () => {
+      const address = server.address()
+      if (address === null || typeof address === "string") return
+      tls.connect({ port: address.port, ...(servername !== undefined && { servername }) }).on("error", () => {})
+    })
+  })
+
+describe("Egress", () => {
+  it.live("joins what is granted, with half-close, and counts the bytes", () =>
+    Effect.gen(function* () {
+      const server = yield* shouting
+      const egress = yield* world(NetworkPolicy.allow(["a.example:7"]), server.port, { "a.example": ["203.0.113.9"] })
+      const guest = connect(egress, "A.Example", 7)
+      yield* guest.until(() => guest.notes.length > 0)
+      assert.deepStrictEqual(guest.notes, [{ event: "connected" }])
+      guest.receiver.data(Buffer.from("hello "))
+      yield* guest.until(() => guest.text() === "HELLO ")
+      guest.receiver.end()
+      yield* guest.until(() => guest.ending() === "close")
+      assert.strictEqual(guest.text(), "HELLO BYE")
+      assert.strictEqual(guest.granted, 6)
+      assert.deepStrictEqual(egress.dialled, ["203.0.113.9:7"])
+      assert.deepStrictEqual(egress.ledger.latest(), [
+        { name: "a.example", port: 7, decision: "allow", rule: "a.example:7", reason: null, bytesIn: 9, bytesOut: 6 }
+      ])
+    })
+  )
+
+  it.live("refuses at once what is not granted, and asks no resolver about it", () =>
+    Effect.gen(function* () {
+      const server = yield* shouting
+      const egress = yield* world(NetworkPolicy.allow(["a.example"]), server.port, { "a.example": ["203.0.113.9"] })
+      const targets: ReadonlyArray<readonly [host: string, port: number, rule: string]> = [
+        ["b.example", 443, "not-granted"],
+        ["a.example", 22, "not-granted"],
+        ["a.example.b.example", 443, "not-granted"],
+        ["127.0.0.1", server.port, "loopback"],
+        ["10.0.0.1", 80, "private"],
+        ["169.254.169.254", 80, "metadata"],
+        ["100.64.0.1", 80, "carrier"],
+        ["host", server.port, "loopback"],
+        ["0x7f000001", 80, "invalid-name"],
+        ["a.example", 0, "invalid-name"]
+      ]
+      for (const [host, port] of targets) {
+        const guest = connect(egress, host, port)
+        assert.strictEqual(refusedWith(guest), "ENETUNREACH", host)
+        assert.isDefined(guest.ending())
+      }
+      assert.deepStrictEqual(
+        attempts(egress),
+        targets.map(([host, port, rule]) => `deny ${host}:${port} ${rule}`)
+      )
+      assert.deepStrictEqual(egress.asked, [])
+      assert.deepStrictEqual(egress.dialled, [])
+    })
+  )
+
+  it.live("refuses a granted name that leads to a private address, also when it did not at first", () =>
+    Effect.gen(function* () {
+      const server = yield* shouting
+      let answer: ReadonlyArray<string> = ["203.0.113.9"]
+      const policy = NetworkPolicy.allow(["r.example:7", "s.example:7", "both.example:7", "10.9.0.0/16:7"])
+      const egress = yield* world(policy, server.port, {
+        "r.example": () => answer,
+        "s.example": ["::ffff:7f00:1", "169.254.169.254"],
+        "both.example": ["192.168.0.1", "10.9.0.1"]
+      })
+      const first = connect(egress, "r.example", 7)
+      yield* first.until(() => first.notes.length > 0)
+      assert.deepStrictEqual(first.notes, [{ event: "connected" }])
+      // The resolver's new answer counts as soon as the old one is forgotten; what was judged is what is dialled until then.
+      answer = ["127.0.0.1"]
+      const fresh = yield* world(policy, server.port, { "r.example": () => answer })
+      const rebound = connect(fresh, "r.example", 7)
+      yield* rebound.until(() => rebound.notes.length > 0)
+      assert.strictEqual(refusedWith(rebound), "ENETUNREACH")
+      assert.deepStrictEqual(attempts(fresh), ["deny r.example:7 loopback"])
+      assert.strictEqual(fresh.ledger.latest()[0]?.reason, "it leads to 127.0.0.1")
+      const mapped = connect(egress, "s.example", 7)
+      yield* mapped.until(() => mapped.notes.length > 0)
+      assert.strictEqual(refusedWith(mapped), "ENETUNREACH")
+      const both = connect(egress, "both.example", 7)
+      yield* both.until(() => both.notes.length > 0)
+      assert.deepStrictEqual(egress.dialled, ["203.0.113.9:7", "10.9.0.1:7"])
+    })
+  )
+
+  it.live("says how a granted host could not be reached", () =>
+    Effect.gen(function* () {
+      const server = yield* shouting
+      const egress = yield* Egress.make(NetworkPolicy.allow(["none.example", `host:${server.port}`, "host:1"]))
+      const unknown = connect(egress, "none.example", 443)
+      const service = connect(egress, "host", server.port)
+      const closed = connect(egress, "host", 1)
+      yield* closed.until(() => closed.notes.length > 0)
+      assert.strictEqual(refusedWith(closed), "ECONNREFUSED")
+      yield* service.until(() => service.notes.length > 0)
+      assert.deepStrictEqual(service.notes, [{ event: "connected" }])
+      yield* unknown.until(() => unknown.notes.length > 0)
+      assert.strictEqual(refusedWith(unknown), "EHOSTUNREACH")
+      assert.strictEqual(egress.ledger.latest()[0]?.decision, "allow")
+    }).pipe(Effect.provideService(Resolver, () => Effect.fail(new Unresolved({ code: "ENOTFOUND" }))))
+  )
+
+  it.live("lets only TLS with the granted name through on 443, and nothing before it", () =>
+    Effect.gen(function* () {
+      const server = yield* shouting
+      const egress = yield* world(NetworkPolicy.allow(["a.example", "b.example"]), server.port, {
+        "a.example": ["203.0.113.9"]
+      })
+      const right = connect(egress, "a.example", 443)
+      yield* right.until(() => right.notes.length > 0)
+      const hello = yield* clientHello("A.example")
+      for (const byte of hello) right.receiver.data(Buffer.from([byte]))
+      yield* right.until(() => right.text().length >= hello.length)
+      const wrong: ReadonlyArray<readonly [bytes: Buffer, reason: string]> = [
+        [yield* clientHello("b.example"), 'TLS for "b.example"'],
+        [yield* clientHello(undefined), "TLS without a server name"],
+        [Buffer.from("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"), "it is not TLS"],
+        [
+          Buffer.concat([hello.subarray(0, 5), Buffer.alloc(65_536)]),
+          "TLS that begins with something else than a ClientHello"
+        ]
+      ]
+      for (const [bytes, reason] of wrong) {
+        const guest = connect(egress, "a.example", 443)
+        yield* guest.until(() => guest.notes.length > 0)
+        guest.receiver.data(bytes)
+        assert.strictEqual(guest.ending(), `closed: ${reason}`)
+        const last = egress.ledger.latest().at(-1)
+        assert.deepStrictEqual(last, {
+          name: "a.example",
+          port: 443,
+          decision: "deny",
+          rule: "sni",
+          reason,
+          bytesIn: 0,
+          bytesOut: 0
+        })
+      }
+      assert.strictEqual(server.seen.join("").length, hello.length)
+    })
+  )
+
+  it.live("asks once for each target, within its time", () =>
+    Effect.gen(function* () {
+      const server = yield* shouting
+      const questions: Array<string> = []
+      const ask: NetworkPolicy.Ask = ({ target }) => {
+        questions.push(target)
+        if (target === "slow.example:7") return Effect.never
+        if (target === "broken.example:7") return Effect.die("no")
+        return Effect.succeed({ allow: target === "yes.example:7", reason: `because of ${target}` })
+      }
+      const names = { "yes.example": ["203.0.113.9"], "private.example": ["10.0.0.1"] }
+      const egress = yield* world(NetworkPolicy.allow([], { ask, askMs: 50 }), server.port, names)
+      const hosts = ["yes.example", "yes.example", "no.example", "no.example", "slow.example", "broken.example"]
+      const guests = hosts.map((host) => connect(egress, host, 7))
+      for (const guest of guests) yield* guest.until(() => guest.notes.length > 0)
+      assert.deepStrictEqual(attempts(egress), [
+        "allow yes.example:7 ask: because of yes.example:7",
+        "allow yes.example:7 ask: because of yes.example:7",
+        "deny no.example:7 ask: because of no.example:7",
+        "deny no.example:7 ask: because of no.example:7",
+        "deny slow.example:7 ask: no answer in time",
+        "deny broken.example:7 ask: it failed"
+      ])
+      assert.deepStrictEqual(questions, ["yes.example:7", "no.example:7", "slow.example:7", "broken.example:7"])
+    })
+  )
+
+  it.live("follows a policy that changes, also with what is open", () =>
+    Effect.gen(function* () {
+      const server = yield* shouting
+      const names = { "a.example": ["203.0.113.9"], "b.example": ["203.0.113.9"] }
+      const egress = yield* world(NetworkPolicy.all(), server.port, names)
+      const a = connect(egress, "a.example", 7)
+      const b = connect(egress, "b.example", 7)
+      yield* a.until(() => a.notes.length > 0)
+      yield* b.until(() => b.notes.length > 0)
+      yield* egress.update(NetworkPolicy.allow(["b.example:7"]))
+      assert.strictEqual(a.ending(), "closed: the session's network policy has changed")
+      assert.isUndefined(b.ending())
+      assert.strictEqual(refusedWith(connect(egress, "a.example", 7)), "ENETUNREACH")
+      b.receiver.data(Buffer.from("still here"))
+      yield* b.until(() => b.text() === "STILL HERE")
+      yield* egress.update(NetworkPolicy.none)
+      assert.isDefined(b.ending())
+    })
+  )
+
+  it.live("holds nothing more for a guest that does not read, and goes on when it does", () =>
+    Effect.gen(function* () {
+      const size = 20 * 1024 * 1024
+      const done = yield* Deferred.make<void>()
+      const server = net.createServer((socket) => {
+        socket.on("error", () => {})
+        socket.end(Buffer.alloc(size, "x"), () => Deferred.doneUnsafe(done, Effect.void))
+      })
+      const port = yield* Effect.callback<number>((resume) => {
+        server.listen(0, "127.0.0.1", () => {
+          const address = server.address()
+          if (typeof address === "object" && address !== null) resume(Effect.succeed(address.port))
+        })
+      })
+      yield* Effect.addFinalizer(() => Effect.sync(() => server.close()))
+      const egress = yield* Egress.make(NetworkPolicy.allow([`host:${port}`]))
+      const guest = connect(egress, "host", port)
+      guest.room = 100_000
+      yield* guest.until(() => guest.room === 0)
+      yield* Effect.sleep("200 millis")
+      assert.isFalse(yield* Deferred.isDone(done))
+      assert.strictEqual(guest.text().length, 100_000)
+      guest.room = undefined
+      guest.receiver.writable()
+      yield* guest.until(() => guest.ending() !== undefined)
+      assert.strictEqual(guest.text().length, size)
+    })
+  )
+
+  it.live("has a bound on connections, and each that ends makes room", () =>
+    Effect.gen(function* () {
+      const server = yield* shouting
+      const egress = yield* world(NetworkPolicy.all(), server.port, { "a.example": ["203.0.113.9"] })
+      const guests = Array.from({ length: 10_000 }, () => connect(egress, "a.example", 7))
+      for (const guest of guests) yield* guest.until(() => guest.notes.length > 0)
+      const refused = guests.filter((guest) => refusedWith(guest) === "ECONNREFUSED")
+      assert.strictEqual(refused.length, 10_000 - 256)
+      assert.strictEqual(attempts(egress).at(-1), "deny a.example:7 too-many-connections")
+      guests[0]?.receiver.gone()
+      const next = connect(egress, "a.example", 7)
+      yield* next.until(() => next.notes.length > 0)
+      assert.deepStrictEqual(next.notes, [{ event: "connected" }])
+    })
+  )
+})

@@ -1,0 +1,76 @@
+import { assert, describe, it } from "@effect/vitest"
+import { randomBytes } from "node:crypto"
+import * as net from "node:net"
+import * as tls from "node:tls"
+import { read } from "../../src/egress/ClientHello.ts"
+
+/** What a real client says first. */
+const helloOf = (options: tls.ConnectionOptions): Promise<Buffer> =>
+  new Promise((resolve, reject) => {
+    const server = net.createServer((socket) => {
+      socket.once("data", (bytes) => {
+        socket.destroy()
+        server.close()
+        resolve(bytes)
+      })
+    })
+    server.listen(0, "127.0.0.1", () => {
+      const address = server.address()
+      if (address === null || typeof address === "string") return reject(new Error("no address"))
+      tls.connect({ host: "127.0.0.1", port: address.port, ...options }).on("error", () => {})
+    })
+  })
+
+/** The same message in records of a few bytes each. */
+const inRecords = (hello: Buffer, size: number): Buffer => {
+  const message = hello.subarray(5)
+  const parts: Array<Buffer> = []
+  for (let at = 0; at < message.length; at += size) {
+    const part = message.subarray(at, at + size)
+    parts.push(Buffer.from([22, 3, 1, part.length >> 8, part.length & 255]), part)
+  }
+  return Buffer.concat(parts)
+}
+
+describe("a ClientHello", () => {
+  it("gives its server name, whole and in records of any size", async () => {
+    const hello = await helloOf({ servername: "a.example.com" })
+    const expected = { _tag: "Hello", name: "a.example.com" } as const
+    assert.deepStrictEqual(read(hello), expected)
+    assert.deepStrictEqual(read(Buffer.concat([hello, randomBytes(10)])), expected)
+    for (const size of [1, 2, 3, 7, 100]) assert.deepStrictEqual(read(inRecords(hello, size)), expected)
+    const old = await helloOf({ servername: "b.example.com", maxVersion: "TLSv1.2" })
+    assert.deepStrictEqual(read(old), { _tag: "Hello", name: "b.example.com" })
+  })
+
+  it("may have no name", async () => {
+    assert.deepStrictEqual(read(await helloOf({})), { _tag: "Hello", name: null })
+  })
+
+  it("is waited for while any byte of it is missing", async () => {
+    const hello = await helloOf({ servername: "a.example.com" })
+    for (let length = 0; length < hello.length; length++) {
+      assert.deepStrictEqual(read(hello.subarray(0, length)), { _tag: "More" }, `${length} bytes`)
+    }
+  })
+
+  it("is nothing else, whatever the bytes are", async () => {
+    for (const text of [
+      "GET / HTTP/1.1\r\n\r\n",
+      "SSH-2.0-x\r\n",
+      "\x16\x02",
+      "\x16\x03\x01\x00\x00",
+      "\x15\x03\x01\x00\x02\x01\x00"
+    ]) {
+      assert.strictEqual(read(Buffer.from(text, "latin1"))._tag, "Not", JSON.stringify(text))
+    }
+    const hello = await helloOf({ servername: "a.example.com" })
+    for (let i = 0; i < 20_000; i++) {
+      const bytes = i % 2 === 0 ? randomBytes(i % 300) : Buffer.from(hello)
+      const at = Math.floor(Math.random() * bytes.length)
+      if (i % 2 === 1) bytes[at] = (bytes[at] ?? 0) ^ (1 << (i % 8))
+      const { _tag } = read(bytes)
+      assert.include(["More", "Not", "Hello"], _tag)
+    }
+  })
+})
