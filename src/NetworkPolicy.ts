@@ -77,11 +77,28 @@ export type Ask = (question: Question) => Effect.Effect<Answer>
 const Ask = Schema.declare((value): value is Ask => typeof value === "function", { expected: "a function" })
 
 /**
+ * Whose packages: `python` (pip and uv) or `javascript` (npm).
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const Ecosystem = Schema.Literals(["python", "javascript"])
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type Ecosystem = typeof Ecosystem.Type
+
+/**
  * What a session may reach.
  *
  * - `None`: nothing (the default). Every connect fails with ENETUNREACH.
  * - `Allow`: what `rules` grant; an empty list grants nothing. `ask` may decide the rest, within `askMs` (ms, 1 to 600,000,
  *   default 30,000).
+ * - `Packages`: the registries of some ecosystems, and what `rules` grant. Which these are is learnt from what this host's
+ *   pip, uv and npm are told (environment and configuration files; their own defaults where nothing is), and where a registry
+ *   keeps its files from the registry; the guest's tools are told the same, without credentials. A configured registry may
+ *   have a private address, and one on this host's loopback is reached by the name `host`.
  * - `All`: every public host and port; `rules` grant private addresses beside them.
  *
  * A refused connect fails at once with ENETUNREACH, as with `None`. What was granted and cannot be reached fails as it did for
@@ -101,6 +118,7 @@ export const NetworkPolicy = Schema.Union([
       )
     )
   }),
+  Schema.TaggedStruct("Packages", { ecosystems: Schema.Array(Ecosystem), rules: Rules }),
   Schema.TaggedStruct("All", { rules: Rules })
 ])
 /**
@@ -132,6 +150,17 @@ export const allow = (
   rules: ReadonlyArray<string>,
   options: { readonly ask?: Ask; readonly askMs?: number } = {}
 ): NetworkPolicy => ({ _tag: "Allow", rules, ...options })
+
+/**
+ * Only the registries of these ecosystems may be reached (all of them when none is named), and what the rules grant.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const packages = (
+  ecosystems: ReadonlyArray<Ecosystem> = Ecosystem.literals,
+  rules: ReadonlyArray<string> = []
+): NetworkPolicy => ({ _tag: "Packages", ecosystems, rules })
 
 /**
  * Every public host may be reached, and what the rules grant of the others.

@@ -18,7 +18,6 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Tracer from "effect/Tracer"
 import { randomBytes } from "node:crypto"
-import * as Authorities from "./egress/Authorities.ts"
 import * as Egress from "./egress/Egress.ts"
 import * as Execution from "./Execution.ts"
 import { Capacity } from "./Capacity.ts"
@@ -144,7 +143,7 @@ export class Sandbox extends Context.Service<
         const acquired = yield* Clock.currentTimeMillis
         const hostname = `sbx-${randomBytes(4).toString("hex")}`
         clone.vm.accept(way.accept)
-        const granted = network._tag === "None" ? null : Authorities.grant()
+        const granted = way.grant(network)
         const { languages } = yield* clone.vm.handover({ hostname, env, limits, network: granted })
         return { clone, acquired, languages, ready: yield* Clock.currentTimeMillis }
       })

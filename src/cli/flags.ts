@@ -60,8 +60,8 @@ export const env = Flag.String("env").pipe(
 )
 
 /** `--network`; absent, it is `none`, or what `--allow` grants. */
-export const network = Flag.Literals("network", ["none", "all"]).pipe(
-  Flag.withDescription("What may be reached: none (default), or all public hosts"),
+export const network = Flag.Literals("network", ["none", "packages", "all"]).pipe(
+  Flag.withDescription("What may be reached: none (default), the package registries, or all public hosts"),
   Flag.optional
 )
 
@@ -77,14 +77,18 @@ export const allow = Flag.String("allow").pipe(
 
 /** The policy that `--network` and `--allow` make together. */
 export const policyOf = (
-  network: Option.Option<"none" | "all">,
+  network: Option.Option<"none" | "packages" | "all">,
   allow: ReadonlyArray<string>
-): NetworkPolicy.NetworkPolicy =>
-  Option.getOrElse(network, () => "none") === "all"
-    ? NetworkPolicy.all(allow)
-    : allow.length === 0
-      ? NetworkPolicy.none
-      : NetworkPolicy.allow(allow)
+): NetworkPolicy.NetworkPolicy => {
+  switch (Option.getOrElse(network, () => "none")) {
+    case "all":
+      return NetworkPolicy.all(allow)
+    case "packages":
+      return NetworkPolicy.packages(undefined, allow)
+    default:
+      return allow.length === 0 ? NetworkPolicy.none : NetworkPolicy.allow(allow)
+  }
+}
 
 const units: { readonly [unit: string]: number } = { "": 1, K: 1024, M: 1024 ** 2, G: 1024 ** 3, T: 1024 ** 4 }
 

@@ -11,9 +11,11 @@ import type * as Scope from "effect/Scope"
 import type * as net from "node:net"
 import type { Explanation, NetworkPolicy } from "../NetworkPolicy.ts"
 import type { Hello } from "./ClientHello.ts"
+import * as Authorities from "./Authorities.ts"
 import { Dialler } from "./Dial.ts"
-import { compile, judge, judgeAddress } from "./Judge.ts"
+import { type Compiled, compile, judge, judgeAddress } from "./Judge.ts"
 import * as Ledger from "./Ledger.ts"
+import { fileHosts, Finder, hostPort, type Registries } from "./Registries.ts"
 import { bounded, Resolver } from "./Resolver.ts"
 import { hostName } from "./Rules.ts"
 import * as Splice from "./Splice.ts"
@@ -31,9 +33,17 @@ export interface Egress {
   /** Gathers attempts from now on; `undefined` while nothing at all can be reached. */
   readonly watch: () => Ledger.Watch | undefined
   readonly policy: () => NetworkPolicy
+  /** What a guest needs to know where this policy holds; `null` where it needs no way out. */
+  readonly grant: (policy: NetworkPolicy) => Grant | null
   /** Holds for every connection from now on; open ones that it does not grant are cut off. */
   readonly update: (policy: NetworkPolicy) => Effect.Effect<void>
   readonly explain: (target: Target) => Effect.Effect<Explanation>
+}
+
+/** See `NetworkGrant` of `guest/Protocol`. */
+export interface Grant {
+  readonly authorities: string
+  readonly env: Readonly<Record<string, string>>
 }
 
 /** Connections of a session that may be open or asked for at one time, and answers of `ask` that are kept. */
@@ -67,10 +77,29 @@ export const make = Effect.fnUntraced(function* (first: NetworkPolicy): Effect.f
   const clock = yield* Clock.Clock
   const resolve = bounded(yield* Resolver, () => clock.currentTimeMillisUnsafe())
   const fork = yield* FiberSet.makeRuntime<never, void, never>()
+  const find = yield* Finder
   const ledger = Ledger.make()
   const live = new Set<Live>()
   let asked = 0
-  let compiled = compile(first)
+  let compiled: Compiled
+  /** Learns where the registries of a policy keep their files; what it finds is granted from then on. */
+  let learn: Effect.Effect<void> = Effect.void
+  const registriesOf = (policy: NetworkPolicy): Registries =>
+    policy._tag === "Packages" ? find(policy.ecosystems) : { indexes: [], env: {} }
+  const hold = Effect.fnUntraced(function* (policy: NetworkPolicy) {
+    const registries = registriesOf(policy)
+    const indexes = registries.indexes.map(({ url }) => hostPort(url))
+    const mine = compile(policy, indexes)
+    compiled = mine
+    learn = yield* Effect.cached(
+      Effect.map(fileHosts(registries), (files) => {
+        // Unless another policy holds by now.
+        if (compiled === mine) compiled = compile(policy, indexes, files)
+      })
+    )
+  })
+  compiled = compile(first)
+  yield* hold(first)
   /** What `ask` has said, by target. */
   let answers = new Map<string, Effect.Effect<Explanation>>()
   yield* Effect.addFinalizer(() =>
@@ -106,15 +135,18 @@ export const make = Effect.fnUntraced(function* (first: NetworkPolicy): Effect.f
 
   const decide = (target: Target): Effect.Effect<Explanation> => {
     const decision = judge(compiled, target)
-    return decision.decision === "ask" ? ask(target) : Effect.succeed(decision)
+    if (decision.decision === "ask") return ask(target)
+    if (compiled.policy._tag !== "Packages" || decision.rule !== "not-granted") return Effect.succeed(decision)
+    return Effect.map(learn, () => judge(compiled, target))
   }
 
   /** The addresses that a granted target may be reached by. */
-  const addressesOf = Effect.fnUntraced(function* ({ host, port }: Target) {
+  const addressesOf = Effect.fnUntraced(function* (target: Target) {
+    const { host } = target
     if (host.kind === "address") return [host.address]
     if (host.name === hostName) return ["127.0.0.1", "::1"]
     const found = yield* resolve(host.name)
-    const judged = found.map((address) => [address, judgeAddress(compiled, address, port)] as const)
+    const judged = found.map((address) => [address, judgeAddress(compiled, target, address)] as const)
     const open = judged.filter(([, refused]) => refused === undefined).map(([address]) => address)
     const refused = judged[0]?.[1]
     if (open.length === 0 && refused !== undefined) return new Refused(refused, `it leads to ${judged[0]?.[0]}`)
@@ -242,19 +274,27 @@ export const make = Effect.fnUntraced(function* (first: NetworkPolicy): Effect.f
     ledger,
     watch: () => (compiled.policy._tag === "None" ? undefined : ledger.watch()),
     policy: () => compiled.policy,
+    grant: (policy) => {
+      if (policy._tag === "None") return null
+      const { authorities, env } = Authorities.grant()
+      return { authorities, env: { ...env, ...registriesOf(policy).env } }
+    },
     update: (policy) =>
-      Effect.sync(() => {
-        compiled = compile(policy)
+      Effect.map(hold(policy), () => {
         answers = new Map()
         for (const it of live) {
           const allowed =
             judge(compiled, it.target).decision === "allow" &&
             (it.target.host.kind === "address" ||
               it.target.host.name === hostName ||
-              judgeAddress(compiled, it.address, it.target.port) === undefined)
+              judgeAddress(compiled, it.target, it.address) === undefined)
           if (!allowed) it.cut("the session's network policy has changed")
         }
       }),
-    explain: (target) => Effect.sync(() => judge(compiled, target))
+    explain: (target) => {
+      const decision = judge(compiled, target)
+      if (compiled.policy._tag !== "Packages" || decision.rule !== "not-granted") return Effect.succeed(decision)
+      return Effect.map(learn, () => judge(compiled, target))
+    }
   }
 })

@@ -2,7 +2,7 @@
  * The decision: what a policy makes of a target. Pure; what a name leads to is looked at by `judgeAddress` when it is known.
  */
 import type { Explanation, NetworkPolicy } from "../NetworkPolicy.ts"
-import { guarded } from "./Guard.ts"
+import { type Guarded, guarded } from "./Guard.ts"
 import { granting, grantingAddress, hostName, parseRule, type Rule } from "./Rules.ts"
 import { hostText, type Target, targetText } from "./Target.ts"
 
@@ -12,11 +12,25 @@ export interface Compiled {
   readonly rules: ReadonlyArray<Rule>
 }
 
-export const compile = (policy: NetworkPolicy): Compiled => ({
-  policy,
-  // Bad rules have been refused by the policy's Schema.
-  rules: policy._tag === "None" ? [] : policy.rules.map(parseRule).filter((rule) => typeof rule !== "string")
-})
+const read = (texts: ReadonlyArray<string>) => texts.map(parseRule).filter((rule) => typeof rule !== "string")
+
+const registry =
+  (own: boolean) =>
+  (rule: Rule): Rule => ({ ...rule, own, text: `packages: ${rule.text}` })
+
+/** Reads a policy's rules; `indexes` and `files` are `HOST:PORT` of registries, which `Packages` grants beside them. */
+export const compile = (
+  policy: NetworkPolicy,
+  indexes: ReadonlyArray<string> = [],
+  files: ReadonlyArray<string> = []
+): Compiled => {
+  if (policy._tag === "None") return { policy, rules: [] }
+  // Bad rules have been refused by the policy's Schema; a registry whose host is none grants nothing.
+  return {
+    policy,
+    rules: [...read(policy.rules), ...read(indexes).map(registry(true)), ...read(files).map(registry(false))]
+  }
+}
 
 const deny = (rule: string, grant: string | null): Explanation => ({ decision: "deny", rule, grant })
 const allow = (rule: string): Explanation => ({ decision: "allow", rule, grant: null })
@@ -40,15 +54,19 @@ export const judge = ({ policy, rules }: Compiled, target: Target): Explanation 
   const why = host.kind === "address" ? guarded(host.address) : undefined
   if (why !== undefined) return deny(why, `allow "${targetText(target)}" in the session's network policy`)
   if (policy._tag === "All") return allow("all")
-  if (policy.ask !== undefined) return { decision: "ask", rule: "ask", grant: null }
+  if (policy._tag === "Allow" && policy.ask !== undefined) return { decision: "ask", rule: "ask", grant: null }
   return deny("not-granted", grantFor(target))
 }
 
-/** Why an address that a granted name has led to is refused after all; `undefined` when it is not. */
-export const judgeAddress = ({ rules }: Compiled, address: string, port: number): Explanation | undefined => {
-  if (grantingAddress(rules, address, port) !== undefined) return undefined
+/** What an own registry's address may be. */
+const inside: ReadonlySet<Guarded> = new Set<Guarded>(["private", "carrier", "host-address"])
+
+/** Why an address that a granted target has led to is refused after all; `undefined` when it is not. */
+export const judgeAddress = ({ rules }: Compiled, target: Target, address: string): Explanation | undefined => {
+  if (grantingAddress(rules, address, target.port) !== undefined) return undefined
   const why = guarded(address)
   if (why === undefined) return undefined
+  if (granting(rules, target)?.own === true && inside.has(why)) return undefined
   const written = address.includes(":") ? `[${address}]` : address
-  return deny(why, `allow "${written}:${port}" beside the name in the session's network policy`)
+  return deny(why, `allow "${written}:${target.port}" beside the name in the session's network policy`)
 }

@@ -8,7 +8,12 @@ import { groupsOf, type Host, parseHost, parsePort, splitPort, type Target } fro
 /** Ports that a rule without a port grants. */
 export const defaultPorts: ReadonlyArray<number> = [443, 80]
 
-export type Rule = { readonly text: string; readonly ports: ReadonlyArray<number> } & (
+export type Rule = {
+  readonly text: string
+  readonly ports: ReadonlyArray<number>
+  /** The host's own configuration names it, so its address may be private. */
+  readonly own?: boolean
+} & (
   | { readonly kind: "name"; readonly name: string }
   | { readonly kind: "suffix"; readonly suffix: string }
   | { readonly kind: "range"; readonly range: net.BlockList }

@@ -1,7 +1,7 @@
 /** The network of a session, as its user sees it. */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
-import * as Authorities from "../egress/Authorities.ts"
+import type { Grant } from "../egress/Egress.ts"
 import { parseHost, parsePort, splitPort } from "../egress/Target.ts"
 import { type Network, NetworkPolicy } from "../NetworkPolicy.ts"
 import { fail, InvalidInput, SessionClosed } from "../SandboxError.ts"
@@ -28,32 +28,27 @@ const parseTarget = (text: string) => {
 
 export const make = (holder: Holder): Network => {
   const { egress, vm } = holder
-  /** Has the guest open its way out. */
-  const open = Effect.gen(function* () {
-    const stream = yield* vm.open({ method: "network", ...Authorities.grant() }, [])
-    const events = yield* Effect.catchIf(stream.takeAll, Cause.isDone, () => Effect.succeed([]))
-    const last = events.at(-1)
-    return last?._tag === "End"
-      ? undefined
-      : last?._tag === "Reset"
-        ? last.message
-        : "the stream ended without a result"
-  }).pipe(
-    Effect.scoped,
-    Effect.catch((error) => Effect.succeed(error.problem)),
-    Effect.flatMap((problem) =>
-      problem === undefined ? Effect.void : Effect.fail(fail(new SessionClosed({ session: holder.id, problem })))
+  /** Has the guest open its way out, and tell its programs what they need to know. */
+  const open = (grant: Grant) =>
+    Effect.gen(function* () {
+      const stream = yield* vm.open({ method: "network", ...grant }, [])
+      const events = yield* Effect.catchIf(stream.takeAll, Cause.isDone, () => Effect.succeed([]))
+      const last = events.at(-1)
+      if (last?._tag === "End") return undefined
+      return last?._tag === "Reset" ? last.message : "the stream ended without a result"
+    }).pipe(
+      Effect.scoped,
+      Effect.catch((error) => Effect.succeed(error.problem)),
+      Effect.flatMap((problem) =>
+        problem === undefined ? Effect.void : Effect.fail(fail(new SessionClosed({ session: holder.id, problem })))
+      )
     )
-  )
-  let opened = egress.policy()._tag !== "None"
   return {
     policy: Effect.sync(egress.policy),
     update: Effect.fn("Session.network.update")(function* (given) {
       const policy = yield* decodePolicy(given)
-      if (!opened && policy._tag !== "None") {
-        yield* open
-        opened = true
-      }
+      const grant = egress.grant(policy)
+      if (grant !== null) yield* open(grant)
       yield* egress.update(policy)
     }),
     explain: (target) => Effect.flatMap(parseTarget(target), egress.explain),

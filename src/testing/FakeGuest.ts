@@ -281,6 +281,7 @@ export const serve = Effect.fnUntraced(function* (
     streams.set(it.id, it)
     const { method } = open.value
     if (method === "spawn") begin(it)
+    else if (method === "network") finish(it, Kind.End, {})
     else if (method.startsWith("file.") && method !== "file.write") answerFile(it)
     else if (method !== "exec" && method !== "file.write") {
       finish(it, Kind.Reset, { code: "unsupported", message: `the test kit has no ${method}` })

@@ -2,13 +2,16 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
+import * as http from "node:http"
 import * as net from "node:net"
 import * as tls from "node:tls"
 import { Dialler } from "../../src/egress/Dial.ts"
 import * as Egress from "../../src/egress/Egress.ts"
+import { Finder } from "../../src/egress/Registries.ts"
 import { Resolver, Unresolved } from "../../src/egress/Resolver.ts"
 import type { Receiver } from "../../src/egress/Splice.ts"
 import * as NetworkPolicy from "../../src/NetworkPolicy.ts"
+import { listening } from "../support/servers.ts"
 
 /** A guest's connect, played by the test. */
 interface Guest {
@@ -303,6 +306,45 @@ describe("Egress", () => {
         "deny broken.example:7 ask: it failed"
       ])
       assert.deepStrictEqual(questions, ["yes.example:7", "no.example:7", "slow.example:7", "broken.example:7"])
+    })
+  )
+
+  it.live("learns from a registry where its files are, when somebody asks for them", () =>
+    Effect.gen(function* () {
+      const server = yield* shouting
+      let asked = 0
+      const index = yield* listening(
+        http.createServer((_, response) => {
+          asked++
+          response.writeHead(200, { "content-type": "application/json" })
+          response.end('{"files":[{"url":"http://files.example:7/x"},{"url":"http://inside.example:7/y"}]}')
+        })
+      )
+      const url = (text: string) => ({ url: new URL(text), page: new URL(`http://127.0.0.1:${index}/pip/`) })
+      const names = {
+        "index.example": ["10.0.0.1"],
+        "files.example": ["203.0.113.9"],
+        "inside.example": ["10.0.0.1"]
+      }
+      const egress = yield* world(NetworkPolicy.packages(["python"], ["own.example:7"]), server.port, names).pipe(
+        Effect.provideService(Finder, () => ({ indexes: [url("http://index.example:7/simple")], env: { A: "b" } }))
+      )
+      const reach = Effect.fnUntraced(function* (host: string) {
+        const guest = connect(egress, host, 7)
+        yield* guest.until(() => guest.notes.length > 0)
+      })
+      yield* reach("index.example")
+      assert.strictEqual(asked, 0)
+      for (const host of ["other.example", "files.example", "inside.example"]) yield* reach(host)
+      assert.strictEqual(asked, 1)
+      assert.deepStrictEqual(attempts(egress), [
+        "allow index.example:7 packages: index.example:7",
+        "deny other.example:7 not-granted",
+        "allow files.example:7 packages: files.example:7",
+        "deny inside.example:7 private"
+      ])
+      assert.strictEqual(egress.grant(NetworkPolicy.packages())?.env["A"], "b")
+      assert.isUndefined(egress.grant(NetworkPolicy.all())?.env["A"])
     })
   )
 

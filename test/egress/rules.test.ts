@@ -17,6 +17,8 @@ const decision = (policy: NetworkPolicy.NetworkPolicy, host: string, port = 443)
   return `${decision} ${rule}`
 }
 
+const target = (port: number) => ({ host: { kind: "name", name: "db.example.com" } as const, port })
+
 describe("a host", () => {
   it("has one form, however it is written", () => {
     const forms: { readonly [text: string]: string } = {
@@ -183,12 +185,19 @@ describe("a rule", () => {
 
   it("for a name does not grant the name's private address", () => {
     const named = compile(NetworkPolicy.allow(["db.example.com:5432"]))
-    assert.strictEqual(judgeAddress(named, "10.1.2.3", 5432)?.rule, "private")
-    assert.include(judgeAddress(named, "10.1.2.3", 5432)?.grant, "10.1.2.3:5432")
-    assert.isUndefined(judgeAddress(named, "203.0.113.80", 5432))
+    assert.strictEqual(judgeAddress(named, target(5432), "10.1.2.3")?.rule, "private")
+    assert.include(judgeAddress(named, target(5432), "10.1.2.3")?.grant, "10.1.2.3:5432")
+    assert.isUndefined(judgeAddress(named, target(5432), "203.0.113.80"))
     const both = compile(NetworkPolicy.allow(["db.example.com:5432", "10.1.0.0/16:5432"]))
-    assert.isUndefined(judgeAddress(both, "10.1.2.3", 5432))
-    assert.strictEqual(judgeAddress(both, "10.1.2.3", 80)?.rule, "private")
+    assert.isUndefined(judgeAddress(both, target(5432), "10.1.2.3"))
+    assert.strictEqual(judgeAddress(both, target(80), "10.1.2.3")?.rule, "private")
+    // A registry that this host is configured for may be private, and nothing worse.
+    const mirror = compile(NetworkPolicy.packages(), ["db.example.com:443"])
+    assert.isUndefined(judgeAddress(mirror, target(443), "10.1.2.3"))
+    assert.strictEqual(judgeAddress(mirror, target(443), "169.254.169.254")?.rule, "metadata")
+    assert.strictEqual(judgeAddress(mirror, target(443), "127.0.0.1")?.rule, "loopback")
+    const files = compile(NetworkPolicy.packages(), ["pypi.example:443"], ["db.example.com:443"])
+    assert.strictEqual(judgeAddress(files, target(443), "10.1.2.3")?.rule, "private")
   })
 })
 

@@ -1,0 +1,288 @@
+/**
+ * Where this host's package tools fetch from, as they themselves are told: the environment and the configuration files of pip
+ * and uv, and of npm. What a tool does without any of these is its own default. So a company's mirror is found without a word
+ * about it, and no other host is ever assumed: where an index keeps its files is learnt from the index.
+ */
+import * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import * as fs from "node:fs"
+import * as http from "node:http"
+import * as https from "node:https"
+import * as os from "node:os"
+import * as path from "node:path"
+import * as tls from "node:tls"
+import type { Ecosystem } from "../NetworkPolicy.ts"
+import { authorities } from "./Authorities.ts"
+
+/** An index: where it is, and a page of it that tells where its files are. */
+export interface Index {
+  readonly url: URL
+  readonly page: URL
+}
+
+export interface Registries {
+  readonly indexes: ReadonlyArray<Index>
+  /** What tells a guest's tools the same; empty where they need not be told. */
+  readonly env: Readonly<Record<string, string>>
+}
+
+type Env = { readonly [name: string]: string | undefined }
+
+/** What the tools themselves fall back to. */
+const defaults = { python: "https://pypi.org/simple", javascript: "https://registry.npmjs.org" }
+
+const readFile = (file: string): string => {
+  try {
+    return fs.readFileSync(file, "utf8")
+  } catch {
+    return ""
+  }
+}
+
+const first = (...values: ReadonlyArray<string | undefined>): string | undefined =>
+  values.find((value) => value !== undefined && value.trim() !== "")
+
+/** `name = value` of an ini file's sections, the last one counting; a value may go on in indented lines. */
+const ini = (text: string, sections: ReadonlyArray<string>): ReadonlyMap<string, string> => {
+  const found = new Map<string, string>()
+  let section = ""
+  let name: string | undefined
+  for (const line of text.split(/\r?\n/)) {
+    if (/^\s*([#;]|$)/.test(line)) continue
+    const head = /^\[([^\]]*)\]\s*$/.exec(line)?.[1]
+    const [, key, value] = /^([^\s=:][^=]*?)\s*=\s*(.*)$/.exec(line) ?? []
+    if (head !== undefined) section = head.trim()
+    else if (!sections.includes(section)) continue
+    else if (/^\s/.test(line) && name !== undefined) found.set(name, `${found.get(name)} ${line.trim()}`.trim())
+    else if (key !== undefined && value !== undefined) {
+      name = key.trim()
+      found.set(name, value.trim().replace(/^(["'])(.*)\1$/, "$2"))
+    }
+  }
+  return found
+}
+
+/** What several files say together, the later ones counting more. */
+const merged = (files: ReadonlyArray<string>, sections: ReadonlyArray<string>): ReadonlyMap<string, string> => {
+  const all = new Map<string, string>()
+  for (const file of files) for (const [name, value] of ini(readFile(file), sections)) all.set(name, value)
+  return all
+}
+
+const words = (text: string | undefined): ReadonlyArray<string> => (text ?? "").split(/\s+/).filter((it) => it !== "")
+
+/** pip's files, what is read later counting more. */
+const pipFiles = (env: Env, home: string): ReadonlyArray<string> => {
+  if (env["PIP_CONFIG_FILE"] === "/dev/null") return []
+  const config = first(env["XDG_CONFIG_HOME"]) ?? path.join(home, ".config")
+  return [
+    "/etc/xdg/pip/pip.conf",
+    "/etc/pip.conf",
+    path.join(home, ".pip", "pip.conf"),
+    path.join(home, "Library", "Application Support", "pip", "pip.conf"),
+    path.join(config, "pip", "pip.conf"),
+    ...(env["VIRTUAL_ENV"] === undefined ? [] : [path.join(env["VIRTUAL_ENV"], "pip.conf")]),
+    ...(env["PIP_CONFIG_FILE"] === undefined ? [] : [env["PIP_CONFIG_FILE"]])
+  ]
+}
+
+/** A string's value in a piece of TOML. */
+const key = (from: string, name: string): string | undefined =>
+  new RegExp(`^\\s*${name}\\s*=\\s*"([^"]+)"`, "m").exec(from)?.[1]
+
+/** uv's indexes: of `[[index]]` tables and the two older keys. Only what is on one line is read. */
+const uvIndexes = (text: string): { readonly index: string | undefined; readonly extra: ReadonlyArray<string> } => {
+  const top = text.split(/^\s*\[/m, 1)[0] ?? ""
+  const tables = text
+    .split(/^\s*\[\[index\]\]\s*$/m)
+    .slice(1)
+    .map((table) => table.split(/^\s*\[/m, 1)[0] ?? "")
+  const urls = tables.map((table) => ({ url: key(table, "url"), main: /^\s*default\s*=\s*true/m.test(table) }))
+  const extra = /^\s*extra-index-url\s*=\s*\[([^\]]*)\]/m.exec(top)?.[1] ?? ""
+  return {
+    index: urls.find(({ main }) => main)?.url ?? key(top, "index-url"),
+    extra: [
+      ...urls.filter(({ main }) => !main).map(({ url }) => url ?? ""),
+      ...[...extra.matchAll(/"([^"]+)"/g)].map(([, it]) => it ?? "")
+    ].filter((it) => it !== "")
+  }
+}
+
+const python = (
+  env: Env,
+  home: string
+): { readonly index: string | undefined; readonly extra: ReadonlyArray<string> } => {
+  const configured = merged(pipFiles(env, home), ["global", "install", "download"])
+  const config = first(env["XDG_CONFIG_HOME"]) ?? path.join(home, ".config")
+  const uvFile = first(env["UV_CONFIG_FILE"]) ?? path.join(config, "uv", "uv.toml")
+  const uv = uvIndexes(readFile(uvFile) || readFile("/etc/uv/uv.toml"))
+  const pip = first(env["PIP_INDEX_URL"], configured.get("index-url"))
+  const index = first(pip, env["UV_DEFAULT_INDEX"], env["UV_INDEX_URL"], uv.index)
+  const extra = [
+    ...words(first(env["PIP_EXTRA_INDEX_URL"], configured.get("extra-index-url"))),
+    ...words(first(env["UV_INDEX"], env["UV_EXTRA_INDEX_URL"])).map((it) => it.replace(/^[\w-]+=/, "")),
+    ...uv.extra
+  ]
+  return { index, extra: [...new Set(extra)] }
+}
+
+const javascript = (env: Env, home: string) => {
+  const setting = (name: string) => first(env[`npm_config_${name}`], env[`NPM_CONFIG_${name.toUpperCase()}`])
+  const prefix = first(setting("prefix"), env["PREFIX"]) ?? path.dirname(path.dirname(process.execPath))
+  const files = [
+    first(setting("globalconfig")) ?? path.join(prefix, "etc", "npmrc"),
+    first(setting("userconfig")) ?? path.join(home, ".npmrc"),
+    path.join(process.cwd(), ".npmrc")
+  ]
+  const configured = merged(files, [""])
+  const scoped = [...configured].filter(([name]) => /^@[^:]+:registry$/.test(name)).map(([, url]) => url)
+  return { index: first(setting("registry"), configured.get("registry")), extra: scoped }
+}
+
+/** Names of this host in a URL, which mean the guest itself inside a guest. */
+const loopback = /^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$/
+
+/** A URL as a guest may have it: without credentials, and with this host by the name it has in there. */
+const forGuest = (url: URL): string => {
+  const copy = new URL(url)
+  copy.username = ""
+  copy.password = ""
+  if (loopback.test(copy.hostname)) copy.hostname = "host"
+  return copy.href
+}
+
+const parse = (text: string): URL | undefined => {
+  try {
+    const url = new URL(text)
+    return url.protocol === "https:" || url.protocol === "http:" ? url : undefined
+  } catch {
+    return undefined
+  }
+}
+
+const isUrl = (url: URL | undefined): url is URL => url !== undefined
+
+const below = (url: URL, name: string): URL => new URL(name, url.href.endsWith("/") ? url : `${url.href}/`)
+
+/** What this host's tools are told. */
+export const configured = (
+  ecosystems: ReadonlyArray<Ecosystem>,
+  env: Env = process.env,
+  home: string = os.homedir()
+): Registries => {
+  const indexes: Array<Index> = []
+  const told: Record<string, string> = {}
+  for (const ecosystem of new Set(ecosystems)) {
+    const { extra, index } = ecosystem === "python" ? python(env, home) : javascript(env, home)
+    const main = parse(index ?? "")
+    const others = extra.map(parse).filter(isUrl)
+    // A page of each index that there is in all of them, and says where files are.
+    const page = ecosystem === "python" ? "pip/" : "npm/latest"
+    for (const url of [main ?? new URL(defaults[ecosystem]), ...others]) indexes.push({ url, page: below(url, page) })
+    if (ecosystem === "python") {
+      if (main !== undefined) Object.assign(told, { PIP_INDEX_URL: forGuest(main), UV_DEFAULT_INDEX: forGuest(main) })
+      if (others.length > 0) {
+        const list = others.map(forGuest).join(" ")
+        Object.assign(told, { PIP_EXTRA_INDEX_URL: list, UV_INDEX: list })
+      }
+    } else if (main !== undefined) told["NPM_CONFIG_REGISTRY"] = forGuest(main)
+  }
+  return { indexes, env: told }
+}
+
+/** A project's page (PEP 691). */
+const decodeProject = Schema.decodeUnknownOption(
+  Schema.fromJsonString(Schema.Struct({ files: Schema.Array(Schema.Struct({ url: Schema.String })) }))
+)
+/** A version of a package. */
+const decodeVersion = Schema.decodeUnknownOption(
+  Schema.fromJsonString(Schema.Struct({ dist: Schema.Struct({ tarball: Schema.String }) }))
+)
+
+const filesOf = (body: string): ReadonlyArray<string> => {
+  const project = Option.getOrUndefined(decodeProject(body))
+  const version = Option.getOrUndefined(decodeVersion(body))
+  return [...(project?.files ?? []).map(({ url }) => url), ...(version === undefined ? [] : [version.dist.tarball])]
+}
+
+/** Where a page of an index sends a tool for files, as URLs. */
+const links = (index: Index, body: string, type: string): ReadonlyArray<URL> => {
+  const texts = type.includes("json")
+    ? filesOf(body)
+    : [...body.matchAll(/<a[^>]*\shref\s*=\s*["']([^"'#]+)/gi)].map(([, url]) => url ?? "")
+  return texts.flatMap((text) => {
+    try {
+      return [new URL(text, index.page)]
+    } catch {
+      return []
+    }
+  })
+}
+
+/** Bytes of a page that are read, and how long it may take, in ms. */
+const maxPage = 4 * 1024 * 1024
+const patienceMs = 10_000
+
+const accept = "application/vnd.pypi.simple.v1+json, application/json;q=0.9, text/html;q=0.5"
+
+const fetchPage = (index: Index): Effect.Effect<ReadonlyArray<URL>> =>
+  Effect.callback<ReadonlyArray<URL>>((resume) => {
+    const { page } = index
+    const options = { headers: { accept, "user-agent": "exec-sandbox" }, timeout: patienceMs }
+    const done = (urls: ReadonlyArray<URL>): void => resume(Effect.succeed(urls))
+    const heard = (response: http.IncomingMessage): void => {
+      const parts: Array<Buffer> = []
+      let size = 0
+      const finish = (): void =>
+        done(links(index, Buffer.concat(parts).toString("utf8"), response.headers["content-type"] ?? ""))
+      response.on("data", (bytes: Buffer) => {
+        size += bytes.length
+        if (size <= maxPage) parts.push(bytes)
+        else response.destroy()
+      })
+      response.on("close", finish)
+      response.on("error", finish)
+    }
+    const request =
+      page.protocol === "https:"
+        ? https.get(page, { ...options, ca: [...tls.rootCertificates, authorities()] }, heard)
+        : http.get(page, options, heard)
+    request.on("timeout", () => request.destroy())
+    request.on("error", () => done([]))
+    return Effect.sync(() => request.destroy())
+  }).pipe(Effect.timeoutOrElse({ duration: patienceMs, orElse: () => Effect.succeed([]) }))
+
+/** Hosts that one index may name for its files. */
+const maxHosts = 16
+
+const known = new Map<string, ReadonlyArray<string>>()
+
+/** `HOST:PORT` of everything that the indexes' files come from; asked once for each index, and again after a failure. */
+export const fileHosts = ({ indexes }: Registries): Effect.Effect<ReadonlyArray<string>> =>
+  Effect.forEach(
+    indexes,
+    (index) =>
+      Effect.gen(function* () {
+        const before = known.get(index.page.href)
+        if (before !== undefined) return before
+        const urls = yield* fetchPage(index)
+        const hosts = [...new Set(urls.map(hostPort))].slice(0, maxHosts)
+        if (hosts.length > 0) known.set(index.page.href, hosts)
+        return hosts
+      }),
+    { concurrency: 4 }
+  ).pipe(Effect.map((hosts) => Array.from(new Set(hosts.flat()))))
+
+/** A URL's host and port, by the name the host has inside a guest. */
+export const hostPort = (url: URL): string => {
+  const port = url.port !== "" ? url.port : url.protocol === "http:" ? "80" : "443"
+  return `${loopback.test(url.hostname) ? "host" : url.hostname}:${port}`
+}
+
+/** How registries are found. Tests bring their own. */
+export const Finder = Context.Reference<(ecosystems: ReadonlyArray<Ecosystem>) => Registries>(
+  "exec-sandbox/egress/Registries/Finder",
+  { defaultValue: () => (ecosystems) => configured(ecosystems) }
+)

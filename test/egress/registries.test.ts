@@ -1,0 +1,116 @@
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as fs from "node:fs"
+import * as http from "node:http"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
+import { configured, fileHosts, hostPort } from "../../src/egress/Registries.ts"
+import { listening } from "../support/servers.ts"
+
+/** A home with these files. */
+const home = (files: { readonly [name: string]: string }) =>
+  Effect.acquireRelease(
+    Effect.sync(() => {
+      const directory = fs.mkdtempSync(join(tmpdir(), "sbx-home-"))
+      for (const [name, text] of Object.entries(files)) {
+        fs.mkdirSync(join(directory, name, ".."), { recursive: true })
+        fs.writeFileSync(join(directory, name), text)
+      }
+      return directory
+    }),
+    (directory) => Effect.sync(() => fs.rmSync(directory, { recursive: true, force: true }))
+  )
+
+/** No file of this host has a say. */
+const quiet = { npm_config_globalconfig: "/dev/null", UV_CONFIG_FILE: "/dev/null", PIP_INDEX_URL: undefined }
+
+const hosts = (...found: Parameters<typeof configured>) => configured(...found).indexes.map(({ url }) => hostPort(url))
+
+describe("registries", () => {
+  it.effect("are what the environment says, before the files, before the tools' own defaults", () =>
+    Effect.gen(function* () {
+      const directory = yield* home({
+        ".config/pip/pip.conf":
+          "# company\n[global]\nindex-url = https://user:secret@pip.corp.example/simple\nextra-index-url =\n    http://extra.corp.example/a\n    https://more.corp.example:8443/b\n[list]\nindex-url = https://no.example\n",
+        ".npmrc":
+          "registry=https://npm.corp.example/r/\n@scope:registry=https://scope.corp.example/\n//npm.corp.example/:_authToken=secret\n"
+      })
+      const found = configured(["python", "javascript"], quiet, directory)
+      assert.deepStrictEqual(
+        found.indexes.map(({ url }) => hostPort(url)),
+        [
+          "pip.corp.example:443",
+          "extra.corp.example:80",
+          "more.corp.example:8443",
+          "npm.corp.example:443",
+          "scope.corp.example:443"
+        ]
+      )
+      assert.deepStrictEqual(found.env, {
+        PIP_INDEX_URL: "https://pip.corp.example/simple",
+        UV_DEFAULT_INDEX: "https://pip.corp.example/simple",
+        PIP_EXTRA_INDEX_URL: "http://extra.corp.example/a https://more.corp.example:8443/b",
+        UV_INDEX: "http://extra.corp.example/a https://more.corp.example:8443/b",
+        NPM_CONFIG_REGISTRY: "https://npm.corp.example/r/"
+      })
+      assert.notInclude(JSON.stringify(found.env), "secret")
+      const env = { ...quiet, PIP_INDEX_URL: "http://127.0.0.1:3141/root", NPM_CONFIG_REGISTRY: "https://env.example" }
+      const told = configured(["python", "javascript"], env, directory)
+      assert.strictEqual(told.env["PIP_INDEX_URL"], "http://host:3141/root")
+      assert.strictEqual(told.env["NPM_CONFIG_REGISTRY"], "https://env.example/")
+      assert.includeMembers(hosts(["python"], env, directory), ["host:3141"])
+    })
+  )
+
+  it.effect("of uv count where pip has none, and nothing is told where nothing is configured", () =>
+    Effect.gen(function* () {
+      const directory = yield* home({
+        ".config/uv/uv.toml":
+          'native-tls = true\n[[index]]\nname = "a"\nurl = "https://uv.example/simple"\ndefault = true\n\n[[index]]\nurl = "https://second.example/simple"\n[pip]\nindex-url = "https://not.example"\n'
+      })
+      const env = { npm_config_globalconfig: "/dev/null", PIP_CONFIG_FILE: "/dev/null" }
+      assert.deepStrictEqual(hosts(["python"], env, directory), ["uv.example:443", "second.example:443"])
+      const bare = yield* home({})
+      const none = configured(["python", "javascript"], { ...quiet, PIP_CONFIG_FILE: "/dev/null" }, bare)
+      assert.deepStrictEqual(none.env, {})
+      assert.lengthOf(none.indexes, 2)
+      const odd = { ...env, PIP_INDEX_URL: "ftp://x.example", PIP_EXTRA_INDEX_URL: "not a url" }
+      assert.lengthOf(hosts(["python"], odd, bare), 1)
+    })
+  )
+
+  it.live("say where their files are, in JSON or in HTML", () =>
+    Effect.gen(function* () {
+      let asked = 0
+      const port = yield* listening(
+        http.createServer((request, response) => {
+          asked++
+          if (request.url === "/html/pip/") {
+            response.writeHead(200, { "content-type": "text/html" })
+            return void response.end(
+              '<a href="https://files.example/a.whl#sha256=1">a</a><a class="x" href="../b.whl">b</a>'
+            )
+          }
+          if (request.url === "/broken/pip/") return void response.destroy()
+          response.writeHead(200, { "content-type": "application/json" })
+          response.end(
+            '{"files":[{"url":"https://cdn.example:8443/x"},{"url": "/y"}],"dist":{"tarball":"http://t.example/z"},"bugs":{"url":"https://no.example"}}'
+          )
+        })
+      )
+      const at = (name: string) =>
+        configured(
+          ["python"],
+          { ...quiet, PIP_CONFIG_FILE: "/dev/null", PIP_INDEX_URL: `http://localhost:${port}/${name}` },
+          "/nonexistent"
+        )
+      assert.deepStrictEqual(yield* fileHosts(at("html")), ["files.example:443", `host:${port}`])
+      assert.deepStrictEqual(yield* fileHosts(at("json")), ["cdn.example:8443", `host:${port}`, "t.example:80"])
+      assert.deepStrictEqual(yield* fileHosts(at("json")), ["cdn.example:8443", `host:${port}`, "t.example:80"])
+      assert.strictEqual(asked, 2)
+      assert.deepStrictEqual(yield* fileHosts(at("broken")), [])
+      assert.deepStrictEqual(yield* fileHosts(at("broken")), [])
+      assert.strictEqual(asked, 4)
+    })
+  )
+})
