@@ -28,6 +28,7 @@ import { type Measurement, table } from "./Measure.ts"
 import * as memory from "./memory.ts"
 import { picture } from "./picture.ts"
 import * as programs from "./process.ts"
+import * as packages from "./packages.ts"
 import * as pool from "./pool.ts"
 import * as ports from "./ports.ts"
 import * as start from "./start.ts"
@@ -70,6 +71,7 @@ const main = Effect.gen(function* () {
     ...(yield* files.measure(many(20, 100))),
     ...(yield* egress.measure(many(20, 100))),
     ...(yield* ports.measure(many(20, 100))),
+    ...(yield* packages.measure(many(5, 20))),
     ...(yield* pool.measure(many(3, 30), { idleSeconds: many(4, 10) })),
     ...(yield* throughput.measure(values.short ? [2, 8] : [1, 2, 8, 32, 100], many(1, 1))),
     ...(yield* memory.measure(many(4, 12))),

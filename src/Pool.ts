@@ -22,6 +22,7 @@ import * as Observe from "./internal/Observe.ts"
 import * as PoolActor from "./internal/PoolActor.ts"
 import { warmUp } from "./internal/WarmUp.ts"
 import * as Limits from "./Limits.ts"
+import { type PackageError, type Packages, parsed } from "./Packages.ts"
 import type { SandboxError } from "./SandboxError.ts"
 import * as Telemetry from "./Telemetry.ts"
 import { type Clone, machineMemoryMiB, Template } from "./Template.ts"
@@ -90,7 +91,8 @@ const quietMs = 100
 
 const missing = {
   noPool: { kind: "no-pool", reason: "there is no pool" },
-  noPoolForSize: { kind: "no-pool-for-size", reason: "there is no pool for this memory size" }
+  noPoolForSize: { kind: "no-pool-for-size", reason: "there is no pool for this memory size" },
+  noPoolForPackages: { kind: "no-pool-for-packages", reason: "there is no pool for packages" }
 }
 
 const counted = (attributes: Readonly<Record<string, string>>): Effect.Effect<void> =>
@@ -111,12 +113,13 @@ export class Pool extends Context.Service<
     /**
      * A clone for this memory limit (MiB) that `handover` has made the caller's; it lives as long as the scope. A pooled
      * clone that does not take over is destroyed and a new one restored: nothing has run in it. `startPath` says which path
-     * it was, and why not a faster one.
+     * it was, and why not a faster one. With packages it is never pooled, and fails as `Template.clone` does.
      */
     readonly clone: <A>(
       memoryMiB: number,
-      handover: (clone: Clone) => Effect.Effect<A, SandboxError>
-    ) => Effect.Effect<A, SandboxError, Scope.Scope>
+      handover: (clone: Clone) => Effect.Effect<A, SandboxError>,
+      packages?: Packages
+    ) => Effect.Effect<A, SandboxError | PackageError, Scope.Scope>
     /** Changes how many clones every pool keeps ready. */
     readonly resize: (size: number) => Effect.Effect<void, SandboxError>
     /** Every pool there is. */
@@ -133,10 +136,15 @@ export class Pool extends Context.Service<
       const { maxAgeMs = 600_000, maxParallelRestores = 2, memoryMiB = [Limits.defaults.memoryMiB], size = 0 } = given
 
       /** A restored clone in a place of its own, from which it goes when it is dead. */
-      const restore = Effect.fnUntraced(function* (limitMiB: number, spare: boolean, started: Effect.Effect<void>) {
+      const restore = Effect.fnUntraced(function* (
+        limitMiB: number,
+        spare: boolean,
+        started: Effect.Effect<void>,
+        packages?: Packages
+      ) {
         const place = yield* capacity.reserve({ memoryMiB: machineMemoryMiB(limitMiB) }, { spare })
         yield* started
-        const clone = yield* templates.clone(limitMiB)
+        const clone = yield* templates.clone(limitMiB, packages)
         place.usedBy(clone.vm.pid)
         return clone
       })
@@ -179,11 +187,13 @@ export class Pool extends Context.Service<
 
       const clone = Effect.fn("Pool.clone")(function* <A>(
         limitMiB: number,
-        handover: (clone: Clone) => Effect.Effect<A, SandboxError>
-      ): Effect.fn.Return<A, SandboxError, Scope.Scope> {
+        handover: (clone: Clone) => Effect.Effect<A, SandboxError>,
+        packages: Packages = {}
+      ): Effect.fn.Return<A, SandboxError | PackageError, Scope.Scope> {
         yield* Observe.annotate({ memory_mib: machineMemoryMiB(limitMiB) })
-        const pool = pools.get(machineMemoryMiB(limitMiB))
-        let miss = pools.size === 0 ? missing.noPool : missing.noPoolForSize
+        const plain = parsed(packages).length === 0
+        const pool = plain ? pools.get(machineMemoryMiB(limitMiB)) : undefined
+        let miss = pools.size === 0 ? missing.noPool : plain ? missing.noPoolForSize : missing.noPoolForPackages
         if (pool !== undefined) {
           const answer = yield* claim(pool)
           if (answer._tag === "Given") {
@@ -207,7 +217,7 @@ export class Pool extends Context.Service<
         }
         const { kind, reason } = miss
         yield* counted({ result: "miss", reason: kind })
-        const restored = yield* restore(limitMiB, false, Effect.void)
+        const restored = yield* restore(limitMiB, false, Effect.void, packages)
         const missed = restored.startPath.missed.map((it) => (it.kind === "pool" ? { ...it, reason } : it))
         const startPath = { ...restored.startPath, missed }
         yield* Observe.annotate({ start_path: startPath.kind, missed: missed.map((it) => `${it.kind}: ${it.reason}`) })

@@ -28,9 +28,11 @@ import * as Observe from "./internal/Observe.ts"
 import { runLine } from "./internal/WarmUp.ts"
 import { defaults, Limits } from "./Limits.ts"
 import { NetworkPolicy, none } from "./NetworkPolicy.ts"
+import * as PackageRefusal from "./internal/PackageRefusal.ts"
+import { type PackageError, Packages, parsed } from "./Packages.ts"
 import { Pool, type PoolOptions, Settings as PoolSettings } from "./Pool.ts"
 import { Receipts } from "./Receipts.ts"
-import { fail, InvalidInput, SandboxError } from "./SandboxError.ts"
+import { fail, InvalidInput, type PermissionDenied, SandboxError, type UnsupportedCommand } from "./SandboxError.ts"
 import * as Session from "./Session.ts"
 import * as Snapshot from "./Snapshot.ts"
 import { type Clone, Template } from "./Template.ts"
@@ -44,6 +46,8 @@ import { type Clone, Template } from "./Template.ts"
  * - `limits`: see `Limits`; `memoryMiB` also fixes the size of the VM. With `from` it is at most, and when absent, what the
  *   session of the snapshot had.
  * - `network`: what may be reached, see `NetworkPolicy`; nothing when absent, also with `from`.
+ * - `packages`: what it has beside the image, see `Packages`. Whoever asks for them first waits until they are installed. Not
+ *   with `from`, which has what it had.
  * - `idleMs`: the session is closed, and its VM destroyed, when nothing has run in it for so many ms, 1 to 86,400,000 (a
  *   day), default 300,000. A running execution counts as use however long it takes.
  *
@@ -55,6 +59,7 @@ export const SessionOptions = Schema.Struct({
   env: Schema.optionalKey(Execution.Environment),
   limits: Schema.optionalKey(Limits),
   network: Schema.optionalKey(NetworkPolicy),
+  packages: Schema.optionalKey(Packages),
   idleMs: Schema.optionalKey(
     Schema.Int.check(
       Schema.isBetween({ minimum: 1, maximum: 86_400_000 }, { expected: "a whole number of ms from 1 to 86400000" })
@@ -66,6 +71,23 @@ export const SessionOptions = Schema.Struct({
  * @category models
  */
 export type SessionOptions = typeof SessionOptions.Type
+
+/** The same without packages. @since 0.1.0 @category models */
+export type PlainSessionOptions = SessionOptions & { readonly packages?: never }
+
+/**
+ * Why there is no session: with packages, also that the policy refuses one (`PermissionDenied`) or that there is no such
+ * package (`UnsupportedCommand`). Their receipts are those of a VM in which nothing has run.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export type SessionFailure = SandboxError | PermissionDenied | UnsupportedCommand
+
+interface OpenSession {
+  (options?: PlainSessionOptions): Effect.Effect<Session.Session, SandboxError, Scope.Scope>
+  (options?: SessionOptions): Effect.Effect<Session.Session, SessionFailure, Scope.Scope>
+}
 
 const decodeOptions = decodeInput(SessionOptions, "session options")
 const decodeRequest = decodeInput(Execution.Request, "request")
@@ -127,7 +149,7 @@ export class Sandbox extends Context.Service<
       options?: SessionOptions
     ) => Stream.Stream<Execution.Event, Execution.Failure>
     /** A VM for several executions, which share state; it is gone when the scope has closed. */
-    readonly session: (options?: SessionOptions) => Effect.Effect<Session.Session, SandboxError, Scope.Scope>
+    readonly session: OpenSession
   }
 >()("exec-sandbox/Sandbox") {
   /** Over any way to find a VM. */
@@ -162,7 +184,7 @@ export class Sandbox extends Context.Service<
         const source = (from: Session.CopySource): Snapshot.Source => ({
           vm: clone.vm,
           image: clone.image,
-          machine: clone.key,
+          machine: clone.machine,
           session: from.session,
           parent: origin?.snapshot ?? null,
           limitMiB: limits.memoryMiB,
@@ -240,11 +262,29 @@ export class Sandbox extends Context.Service<
           )
         })
 
-      const session = Effect.fn("Sandbox.session")(function* (
-        options: SessionOptions = {}
-      ): Effect.fn.Return<Session.Session, SandboxError, Scope.Scope> {
-        const { env = {}, from, idleMs, limits: given = {}, network = none } = yield* decodeOptions(options)
+      /** Fails with what a `PackageError` means, which takes a VM to tell. */
+      const refuse = Effect.fnUntraced(function* (error: PackageError, limits: Required<Limits>) {
+        if (error.reason._tag === "Conflict") return yield* PackageRefusal.asInput(error)
+        const started = yield* Clock.currentTimeMillis
+        const setup = yield* prepare({ env: {}, limits, network: none })
+        const { acquired, clone, languages, ready } = yield* pool
+          .clone(limits.memoryMiB, (clone) => handOver(clone, setup))
+          .pipe(Effect.catchTag("PackageError", (again) => Effect.fail(PackageRefusal.asInput(again))))
+        const { image, key: template, startPath } = clone
+        const times = { acquireMs: acquired - started, handoverMs: ready - acquired }
+        const origin: Session.Origin = { image, template, startPath, languages, ...times }
+        return yield* PackageRefusal.refuse(error, clone.vm, origin, limits, receipts, setup.way)
+      }, Effect.scoped)
+
+      const open = Effect.fn("Sandbox.session")(function* (
+        options: SessionOptions
+      ): Effect.fn.Return<Session.Session, SessionFailure, Scope.Scope> {
+        const { env = {}, from, idleMs, limits: given = {}, network = none, packages } = yield* decodeOptions(options)
         if (from !== undefined) {
+          if (packages !== undefined && parsed(packages).length > 0) {
+            const expected = "none beside `from`, which has what its session had"
+            return yield* fail(new InvalidInput({ field: "packages", problem: "got some", expected }))
+          }
           const held = yield* snapshots.find(typeof from === "string" ? from : from.id)
           return yield* startFrom(held, yield* setupFrom(held, options))
         }
@@ -252,17 +292,26 @@ export class Sandbox extends Context.Service<
         yield* Observe.annotate({ memory_mib: limits.memoryMiB })
         const started = yield* Clock.currentTimeMillis
         const setup = yield* prepare({ env, limits, network, ...(idleMs !== undefined && { idleMs }) })
-        return yield* establish(yield* pool.clone(limits.memoryMiB, (clone) => handOver(clone, setup)), setup, started)
+        const handed = yield* pool
+          .clone(limits.memoryMiB, (clone) => handOver(clone, setup), packages)
+          .pipe(Effect.catchTag("PackageError", (error) => refuse(error, limits)))
+        return yield* establish(handed, setup, started)
       })
+
+      function session(options?: PlainSessionOptions): Effect.Effect<Session.Session, SandboxError, Scope.Scope>
+      function session(options?: SessionOptions): Effect.Effect<Session.Session, SessionFailure, Scope.Scope>
+      function session(options: SessionOptions = {}): Effect.Effect<Session.Session, SessionFailure, Scope.Scope> {
+        return inScope(open(options))
+      }
 
       /** The session that one execution needs, once its request is known to be good. */
       const sessionFor = Effect.fnUntraced(function* (request: Execution.Request, options: SessionOptions = {}) {
         const { limits = {} } = yield* decodeRequest(request)
-        return yield* session({ ...options, limits: { ...options.limits, ...limits } })
+        return yield* open({ ...options, limits: { ...options.limits, ...limits } })
       })
 
       return {
-        session: (options) => inScope(session(options)),
+        session,
         run: (request, options) =>
           Effect.flatMap(sessionFor(request, options), (it) => it.exec(request)).pipe(
             Effect.scoped,
@@ -331,10 +380,15 @@ export const stream = (
  * @since 0.1.0
  * @category executing
  */
-export const session = (
+export function session(
+  options?: PlainSessionOptions
+): Effect.Effect<Session.Session, SandboxError, Sandbox | Scope.Scope>
+export function session(options?: SessionOptions): Effect.Effect<Session.Session, SessionFailure, Sandbox | Scope.Scope>
+export function session(
   options?: SessionOptions
-): Effect.Effect<Session.Session, SandboxError, Sandbox | Scope.Scope> =>
-  Sandbox.use((sandbox) => sandbox.session(options))
+): Effect.Effect<Session.Session, SessionFailure, Sandbox | Scope.Scope> {
+  return Sandbox.use((sandbox) => sandbox.session(options))
+}
 
 /**
  * When `retrySafe` tries again: at most five more times, after 100 ms, 200 ms, 400 ms … up to 2 s, each varied by a fifth so

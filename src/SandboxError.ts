@@ -190,6 +190,18 @@ export class TemplateUnusable extends Schema.TaggedError<TemplateUnusable>()("Te
   }
 }
 
+/** A package registry could not be reached, or did not answer as it should, three times. @since 0.1.0 @category reasons */
+export class PackagesUnavailable extends Schema.TaggedError<PackagesUnavailable>()("PackagesUnavailable", {
+  ecosystem: Schema.Literals(["python", "javascript"]),
+  problem: Schema.String
+}) {
+  /** Whether the same call may be made again. */
+  readonly retry = "safe" as const
+  override get message(): string {
+    return `${this.ecosystem} packages: ${this.problem}`
+  }
+}
+
 /** A VM did not come up. `stage` is the step that failed; `console` holds the end of what QEMU and the guest's kernel said. @since 0.1.0 @category reasons */
 export class BootFailed extends Schema.TaggedError<BootFailed>()("BootFailed", {
   stage: Schema.Literals(["launch", "monitor", "boot", "seal", "restore", "handover"]),
@@ -313,6 +325,7 @@ export const Reason = Schema.Union([
   HostUnsupported,
   ImageUnavailable,
   TemplateUnusable,
+  PackagesUnavailable,
   BootFailed,
   CapacityExceeded,
   NotStarted,

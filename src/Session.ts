@@ -245,7 +245,10 @@ export const make = Effect.fnUntraced(function* (
       limits: request.limits ?? {},
       changes: request.changes
     })
-    if (!origin.languages.includes(request.language)) return yield* attempt.unsupported(request.language)
+    if (!origin.languages.includes(request.language)) {
+      const { languages } = origin
+      return yield* attempt.unsupported({ kind: "language", name: request.language, available: languages })
+    }
     used.add(request.language)
     const open: ExecOpen = {
       method: "exec",

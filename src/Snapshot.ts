@@ -372,7 +372,14 @@ export class Snapshots extends Context.Service<
           )
         )
         place.usedBy(vm.pid)
-        return { vm, key: machine, image, startPath: { kind: "snapshot", from, missed: [] }, stale: () => undefined }
+        return {
+          vm,
+          key: machine,
+          machine,
+          image,
+          startPath: { kind: "snapshot", from, missed: [] },
+          stale: () => undefined
+        }
       })
 
       return {

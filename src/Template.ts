@@ -22,9 +22,11 @@ import { portName } from "./guest/Protocol.ts"
 import { Host } from "./Host.ts"
 import { Image } from "./Image.ts"
 import { withLock } from "./internal/Lock.ts"
+import * as PackageInstall from "./internal/PackageInstall.ts"
 import * as Observe from "./internal/Observe.ts"
 import { report } from "./internal/Progress.ts"
 import * as TemplateStore from "./internal/TemplateStore.ts"
+import { type PackageError, type Packages, parsed, Policy, refused } from "./Packages.ts"
 import { commandLine } from "./qemu/CommandLine.ts"
 import type { StartPath } from "./Receipt.ts"
 import { type BootFailed, fail, type SandboxError, TemplateUnusable } from "./SandboxError.ts"
@@ -44,6 +46,8 @@ export type Entry = TemplateStore.Stored
 export interface Clone {
   readonly vm: Vm.Vm
   readonly key: string
+  /** See `machineKey`. */
+  readonly machine: string
   readonly image: string
   readonly startPath: StartPath
   /** Why it must not be handed over any more: its template has changed since, or nothing. */
@@ -125,11 +129,15 @@ export class Template extends Context.Service<
   {
     /**
      * A clone whose VM lives as long as the scope. Builds the template first when there is none that can be used; callers
-     * that need the same one, in this process or another, wait for one build.
+     * that need the same one, in this process or another, wait for one build. Packages have a template of their own, and fail
+     * with `PackageError` when they cannot be had or `Packages.Policy` does not allow them.
      */
-    readonly clone: (memoryMiB: number) => Effect.Effect<Clone, SandboxError, Scope.Scope>
-    /** Makes sure that the template for this memory limit (MiB) exists. */
-    readonly warm: (memoryMiB: number) => Effect.Effect<Entry, SandboxError>
+    readonly clone: (
+      memoryMiB: number,
+      packages?: Packages
+    ) => Effect.Effect<Clone, SandboxError | PackageError, Scope.Scope>
+    /** Makes sure that the template for this memory limit (MiB), with these packages, exists. */
+    readonly warm: (memoryMiB: number, packages?: Packages) => Effect.Effect<Entry, SandboxError | PackageError>
     /** All templates, the one used last first. */
     readonly list: Effect.Effect<ReadonlyArray<Entry>, SandboxError>
     /** Compares the hash of every file with the manifest; the problem found, or nothing. */
@@ -145,11 +153,14 @@ export class Template extends Context.Service<
       const host = yield* Host
       const images = yield* Image
       const storeLimit = yield* StoreLimit
+      const policy = yield* Policy
       const store = TemplateStore.make(path.join(host.cacheDirectory, "templates"))
       const building = new Map<string, Semaphore.Semaphore>()
 
       /** The machine that this memory limit needs on this host now, and the key of its template. */
-      const targetFor = Effect.fnUntraced(function* (memoryLimitMiB: number) {
+      const targetFor = Effect.fnUntraced(function* (memoryLimitMiB: number, packages: Packages = {}) {
+        const denied = refused(policy, packages)
+        if (denied !== undefined) return yield* denied
         const qemu = yield* host.qemu(host.arch)
         const image = yield* images.ensure(host.arch)
         const shape: Vm.Shape = {
@@ -158,16 +169,19 @@ export class Template extends Context.Service<
           image: image.files,
           memoryMiB: machineMemoryMiB(memoryLimitMiB)
         }
-        const key = machineKey(host.arch, shape, image.id)
-        return { shape, key, image: image.id }
+        const machine = machineKey(host.arch, shape, image.id)
+        const plain = parsed(packages).length === 0
+        const key = plain ? machine : yield* PackageInstall.key(machine, packages)
+        return { shape, machine, key, image: image.id, packages: plain ? undefined : packages }
       })
       type Target = Effect.Success<ReturnType<typeof targetFor>>
 
       const build = Effect.fn("Template.build")(function* ({
         image,
         key,
+        packages,
         shape
-      }: Target): Effect.fn.Return<void, SandboxError, Scope.Scope> {
+      }: Target): Effect.fn.Return<void, SandboxError | PackageError, Scope.Scope> {
         yield* Observe.annotate({ template: key, memory_mib: shape.memoryMiB })
         const { launcher, qemu } = shape
         const failed =
@@ -190,10 +204,12 @@ export class Template extends Context.Service<
           stage: "template",
           message: `booting a machine with ${shape.memoryMiB} MiB and warming its interpreters`
         })
-        yield* Effect.gen(function* () {
+        const lock = yield* Effect.gen(function* () {
           const vm = yield* Vm.boot(shape, { ram: files.ram, disk: files.disk }, yield* host.tscKhz)
+          const lock = packages === undefined ? undefined : yield* PackageInstall.install(vm, packages, shape.memoryMiB)
           yield* report({ stage: "template", message: "sealing its memory" })
           yield* vm.seal(files.state, host.runDirectory)
+          return lock
         }).pipe(
           Effect.scoped,
           Effect.catchReason("SandboxError", "BootFailed", (reason) => {
@@ -207,7 +223,15 @@ export class Template extends Context.Service<
         const createdAt = new Date().toISOString()
         const { accelerator, version } = qemu
         yield* store
-          .keep(work, { key, image, qemu: version, accelerator, memoryMiB: shape.memoryMiB, createdAt })
+          .keep(work, {
+            key,
+            image,
+            qemu: version,
+            accelerator,
+            memoryMiB: shape.memoryMiB,
+            createdAt,
+            ...(lock !== undefined && { packages: lock })
+          })
           .pipe(Effect.mapError(failed("cannot keep its files")))
         yield* store.prune(storeLimit)
       }, Effect.scoped)
@@ -234,9 +258,10 @@ export class Template extends Context.Service<
       })
 
       const clone = Effect.fn("Template.clone")(function* (
-        memoryLimitMiB: number
-      ): Effect.fn.Return<Clone, SandboxError, Scope.Scope> {
-        const target = yield* targetFor(memoryLimitMiB)
+        memoryLimitMiB: number,
+        packages?: Packages
+      ): Effect.fn.Return<Clone, SandboxError | PackageError, Scope.Scope> {
+        const target = yield* targetFor(memoryLimitMiB, packages)
         const { image, key, shape } = target
         yield* Observe.annotate({ template: key })
         const restore = Effect.suspend(() => Vm.restore(shape, TemplateStore.filesIn(store.directoryOf(key))))
@@ -267,13 +292,13 @@ export class Template extends Context.Service<
           missed === undefined
             ? { kind: "restore", missed: [pool] }
             : { kind: "boot", missed: [pool, { kind: "restore", reason: missed }] }
-        return { vm, key, image, startPath, stale: () => store.changedSince(key, generation) }
+        return { vm, key, machine: target.machine, image, startPath, stale: () => store.changedSince(key, generation) }
       })
 
       return {
         clone,
-        warm: Effect.fn("Template.warm")(function* (memoryLimitMiB) {
-          const target = yield* targetFor(memoryLimitMiB)
+        warm: Effect.fn("Template.warm")(function* (memoryLimitMiB, packages) {
+          const target = yield* targetFor(memoryLimitMiB, packages)
           yield* ensure(target)
           const entry = store.list().find((it) => it.key === target.key)
           return entry ?? (yield* unusable(target.key, "it was removed"))

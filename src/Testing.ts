@@ -272,6 +272,7 @@ const machines = (options: Options) =>
       return {
         vm,
         key: origin,
+        machine: origin,
         image: origin,
         startPath: { kind: "restore", missed: [{ kind: "pool", reason: "there is no pool" }] } as const,
         stale: () => undefined

@@ -28,6 +28,9 @@ export * as Limits from "./Limits.ts"
 /** What a session may reach beyond itself. @since 0.1.0 */
 export * as NetworkPolicy from "./NetworkPolicy.ts"
 
+/** What a session has beside the image, and who may ask for it. @since 0.1.0 */
+export * as Packages from "./Packages.ts"
+
 /** A program started by name in a session, with pipes or a terminal. @since 0.1.0 */
 export * as Process from "./Process.ts"
 

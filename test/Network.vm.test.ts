@@ -12,7 +12,7 @@ import { Dialler } from "../src/egress/Dial.ts"
 import { Resolver, Unresolved } from "../src/egress/Resolver.ts"
 import * as NetworkPolicy from "../src/NetworkPolicy.ts"
 import { Receipt } from "../src/Receipt.ts"
-import { Sandbox, type SessionOptions } from "../src/Sandbox.ts"
+import { Sandbox, type PlainSessionOptions } from "../src/Sandbox.ts"
 import type { SandboxError } from "../src/SandboxError.ts"
 import type { Session } from "../src/Session.ts"
 import { ended, failure, stdout } from "./support/executions.ts"
@@ -49,7 +49,7 @@ class World extends Context.Service<
     readonly plain: number
     readonly silent: number
     /** A session for which the names of this world lead to its servers, and no other name anywhere. */
-    readonly session: (options: SessionOptions) => Effect.Effect<Session, SandboxError, Scope.Scope>
+    readonly session: (options: PlainSessionOptions) => Effect.Effect<Session, SandboxError, Scope.Scope>
   }
 >()("exec-sandbox/test/World") {
   static readonly layer = Layer.effect(
@@ -69,7 +69,7 @@ class World extends Context.Service<
       const plain = yield* listening(http.createServer(answer))
       const silent = yield* listening(net.createServer((socket) => socket.on("error", () => {}).pause()))
       const dial = yield* Dialler
-      const session = (options: SessionOptions) =>
+      const session = (options: PlainSessionOptions) =>
         sandbox.session({ limits, ...options }).pipe(
           Effect.provideService(Dialler, (address, port) => {
             if (address === "127.0.0.1") return dial(address, port)

@@ -101,8 +101,14 @@ export interface Attempt {
   readonly lost: (error: VmLost, handedOver: boolean) => Effect.Effect<never, SandboxError>
   /** Fails because the agent refused, or ended the stream without a result. `poisoned`: the VM must not be used any more. */
   readonly refused: (reset: Reset | undefined, poisoned: boolean) => Effect.Effect<never, SandboxError>
-  /** Fails because the language is not in this image. */
-  readonly unsupported: (language: string) => Effect.Effect<never, UnsupportedCommand>
+  /** Fails because there is no such thing here; nothing has run. */
+  readonly unsupported: (
+    missing: Pick<UnsupportedCommand, "kind" | "name" | "available">
+  ) => Effect.Effect<never, UnsupportedCommand>
+  /** Fails because a policy refuses it; nothing has run. */
+  readonly denied: (
+    what: Pick<PermissionDenied, "operation" | "target" | "rule" | "grant">
+  ) => Effect.Effect<never, PermissionDenied>
   /** The evidence of an END; a guest that sends anything else is destroyed. */
   readonly evidence: (value: unknown) => Effect.Effect<Evidence, SandboxError>
   /** The result that evidence stands for, or the error. */
@@ -325,20 +331,14 @@ export const begin = Effect.fnUntraced(function* (
       if (startedAt === undefined) return yield* fail(new NotStarted({ problem }))
       return yield* unknown(problem)
     }),
-    unsupported: (language) =>
-      Effect.gen(function* () {
-        return yield* new UnsupportedCommand({
-          kind: "language",
-          name: language,
-          available: origin.languages,
-          stdout: "",
-          stderr: "",
-          bytes: { stdout: new Uint8Array(), stderr: new Uint8Array() },
-          outputFiles: noFiles,
-          changes: null,
-          receipt: yield* publish("UnsupportedCommand", "unsupported", noEvidence)
-        })
-      }),
+    unsupported: (missing) =>
+      Effect.flatMap(publish("UnsupportedCommand", "unsupported", noEvidence), (receipt) =>
+        Effect.fail(new UnsupportedCommand({ ...missing, ...nothing, receipt }))
+      ),
+    denied: (what) =>
+      Effect.flatMap(publish("PermissionDenied", "permission", noEvidence), (receipt) =>
+        Effect.fail(new PermissionDenied({ ...what, ...nothing, receipt }))
+      ),
     evidence: Effect.fnUntraced(function* (value) {
       const evidence = decodeEvidence(value)
       return Option.isSome(evidence) ? evidence.value : yield* violated("evidence that is not understood")
@@ -397,6 +397,15 @@ const countsOf = (evidence: Evidence | undefined): Receipt["filesChanged"] => {
 }
 
 const noFiles = { stdout: null, stderr: null }
+
+/** The output of what never ran. */
+const nothing = {
+  stdout: "",
+  stderr: "",
+  bytes: { stdout: new Uint8Array(), stderr: new Uint8Array() },
+  outputFiles: noFiles,
+  changes: null
+}
 
 /** What is known of an attempt that never reached the guest. */
 const noEvidence: Evidence = {

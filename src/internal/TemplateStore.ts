@@ -10,6 +10,7 @@ import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as fs from "node:fs"
 import * as path from "node:path"
+import { Lock } from "../Packages.ts"
 import { makeDirectory } from "./Files.ts"
 import { hashFile } from "./hashFile.ts"
 import { isStale, temporaryName } from "./Temporary.ts"
@@ -34,6 +35,8 @@ const Manifest = Schema.Struct({
   accelerator: Schema.String,
   memoryMiB: Schema.Int,
   createdAt: Schema.String,
+  /** What is in it beside the image. */
+  packages: Schema.optionalKey(Lock),
   bytes: Schema.Finite,
   /** What the store's owner wants to know beside this. */
   details: Schema.optionalKey(Schema.Json),

@@ -2,11 +2,11 @@
 import { assert } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type { Failure, Language, Request, Result } from "../../src/Execution.ts"
-import { Sandbox, type SessionOptions } from "../../src/Sandbox.ts"
+import { Sandbox, type PlainSessionOptions } from "../../src/Sandbox.ts"
 import type { Session } from "../../src/Session.ts"
 
 /** A session of its own, for as long as the scope is open. */
-export const session = (options: SessionOptions = {}) => Sandbox.use((sandbox) => sandbox.session(options))
+export const session = (options: PlainSessionOptions = {}) => Sandbox.use((sandbox) => sandbox.session(options))
 
 /** What tests ask for beside language and code. */
 export type Settings = Omit<Request, "language" | "code">

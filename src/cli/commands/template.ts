@@ -9,6 +9,7 @@ import { type Entry, Template } from "../../Template.ts"
 import { Leave } from "../ending.ts"
 import * as flags from "../flags.ts"
 import { print, printJson, size, table } from "../output.ts"
+import { ending, packages } from "../packages.ts"
 import { withProgress } from "../progress.ts"
 import { layer } from "../services.ts"
 
@@ -18,7 +19,8 @@ const row = (entry: Entry): ReadonlyArray<string> => [
   `${entry.memoryMiB} MiB`,
   `QEMU ${entry.qemu}`,
   entry.accelerator,
-  `used ${entry.usedAt}`
+  `used ${entry.usedAt}`,
+  entry.packages?.asked.join(" ") ?? ""
 ]
 
 const list = Command.make("list", { json: flags.json }, ({ json }) =>
@@ -28,14 +30,20 @@ const list = Command.make("list", { json: flags.json }, ({ json }) =>
   })
 ).pipe(Command.withDescription("List the templates, the one used last first"))
 
-const warm = Command.make("warm", { memory: flags.memory, quiet: flags.quiet }, ({ memory, quiet }) =>
+const warmFlags = { memory: flags.memory, package: packages, quiet: flags.quiet }
+
+const warm = Command.make("warm", warmFlags, ({ memory, package: wanted, quiet }) =>
   Effect.gen(function* () {
     const template = yield* Template
     const limit = Option.getOrElse(memory, () => defaults.memoryMiB)
-    const entry = yield* withProgress(quiet, () => template.warm(limit))
+    const entry = yield* withProgress(quiet, () => template.warm(limit, wanted)).pipe(
+      Effect.catchTag("PackageError", (error) => Effect.fail(ending(error)))
+    )
     yield* print(table([row(entry)]))
   })
-).pipe(Command.withDescription("Make the template for a memory limit now, so that no run has to wait for it"))
+).pipe(
+  Command.withDescription("Make the template for a memory limit and packages now, so that no run has to wait for it")
+)
 
 const prune = Command.make(
   "prune",

@@ -1,0 +1,112 @@
+"""Installs wheels for the user with pip, in a machine that becomes a template. Argument: an order as JSON. Output: the answer as JSON."""
+
+import json
+import os
+import sys
+
+order = json.loads(sys.argv[1])
+# What pip prints is for people, and goes where errors go.
+out = os.dup(1)
+os.dup2(2, 1)
+
+
+def answer(status, **fields):
+    os.write(out, json.dumps({"status": status, **fields}).encode())
+    sys.exit(0)
+
+
+def normal(name):
+    import re
+
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def look_up(name):
+    """What the index itself says of a package that pip could not find: a page that cannot be had is no page that is not there."""
+    import urllib.error
+    import urllib.request
+
+    from pip._internal.models.index import PyPI
+    from pip._vendor.packaging.version import InvalidVersion, Version
+
+    index = os.environ.get("PIP_INDEX_URL") or PyPI.simple_url
+    accept = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
+    request = urllib.request.Request(f"{index.rstrip('/')}/{normal(name)}/", headers={"Accept": accept})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as page:
+            data = page.read(64 << 20)
+    except urllib.error.HTTPError as error:
+        if error.code in (404, 410):
+            return []
+        answer("registry", problem=f"the index answers {error.code}")
+    except OSError as error:
+        answer("registry", problem=f"the index cannot be reached: {error}")
+    known = []
+    try:
+        for text in json.loads(data).get("versions", []):
+            try:
+                known.append(Version(text))
+            except InvalidVersion:
+                pass
+    except ValueError:
+        pass  # an index that speaks HTML only
+    return [str(version) for version in sorted(known, reverse=True)[:10]]
+
+
+def importable(names):
+    """The modules that these packages bring, as their own metadata says."""
+    import importlib.metadata
+    import site
+
+    site.addsitedir(site.getusersitepackages())
+    wanted = {normal(name) for name in names}
+    found = []
+    for module, packages in importlib.metadata.packages_distributions().items():
+        if module.isidentifier() and not module.startswith("_") and wanted & {normal(name) for name in packages}:
+            found.append(module)
+    return sorted(found)
+
+
+def install():
+    from pip._internal.commands import create_command
+    from pip._internal.exceptions import DistributionNotFound, HashMismatch, InstallationError, NetworkConnectionError
+    from pip._vendor.requests.exceptions import RequestException
+    from pip._vendor.urllib3.exceptions import HTTPError
+
+    report = "/tmp/.exec-sandbox-report.json"
+    options = ["--user", "--only-binary", ":all:", "--no-cache-dir", "--no-input", "--no-warn-script-location"]
+    # What is imported before sealing is compiled then; the rest of a large package would take minutes under emulation.
+    options += ["--no-compile"]
+    options += ["--progress-bar", "off", "--retries", "2", "--timeout", "30", "--report", report]
+    try:
+        # With --debug an error is an exception, not a line of text.
+        status = create_command("install").main([*options, "--debug", *order["specs"]])
+    except DistributionNotFound as error:
+        causes = getattr(error.__cause__, "causes", [])
+        own = [cause.requirement for cause in causes if cause.parent is None]
+        if len(causes) == 1 and own:
+            answer("not-found", name=normal(own[0].project_name), available=look_up(own[0].project_name))
+        # A dependency that is not found may be one that could not be asked for.
+        for cause in causes:
+            look_up(cause.requirement.project_name)
+        answer("conflict", problem="; ".join(cause.requirement.format_for_error() for cause in causes) or str(error))
+    except (NetworkConnectionError, HashMismatch, RequestException, HTTPError) as error:
+        answer("registry", problem=str(error))
+    except InstallationError as error:
+        answer("conflict", problem=str(error))
+    if status != 0:
+        answer("failed", problem=f"pip ended with {status}")
+    with open(report) as file:
+        installed = json.load(file)["install"]
+    os.unlink(report)
+    resolved = []
+    for item in installed:
+        hashes = item["download_info"].get("archive_info", {}).get("hashes", {})
+        sha256 = hashes.get("sha256")
+        metadata = item["metadata"]
+        integrity = None if sha256 is None else f"sha256={sha256}"
+        resolved.append({"name": normal(metadata["name"]), "version": metadata["version"], "integrity": integrity})
+    answer("installed", resolved=resolved, modules=importable(order["names"]))
+
+
+install()

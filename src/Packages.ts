@@ -1,0 +1,246 @@
+/**
+ * Packages: what a session has beside the image. They are installed once, by the ecosystem's own tool in a VM of its own, and
+ * sealed as a template; every later session that asks for the same starts from it as quickly as from any other.
+ *
+ * @since 0.1.0
+ */
+import * as Context from "effect/Context"
+import * as Schema from "effect/Schema"
+import { exactProblem, floatingProblem, parse, type Parsed } from "./internal/PackageSpec.ts"
+import { Ecosystem } from "./NetworkPolicy.ts"
+import { popular as popularNames } from "./internal/popularPackages.ts"
+
+export {
+  /** Where packages come from: `python` is pip's index, `javascript` npm's registry. @since 0.1.0 @category models */
+  Ecosystem
+}
+
+const mostSpecs = 100
+
+const specs = Schema.Array(Schema.String).check(
+  Schema.makeFilter((it: ReadonlyArray<string>) => it.length <= mostSpecs, {
+    expected: `at most ${mostSpecs} packages`
+  })
+)
+
+const moduleNames = Schema.Array(
+  Schema.String.check(
+    Schema.makeFilter((it: string) => /^[A-Za-z0-9_@][A-Za-z0-9_.@/~-]{0,213}$/.test(it), {
+      expected: "a module's name"
+    })
+  )
+)
+
+/**
+ * Packages to have.
+ *
+ * - `python`: `name==version`, extras allowed (`"uvicorn[standard]==0.34.0"`). Only wheels are installed: nothing is built.
+ * - `javascript`: `name@version`, scopes allowed (`"@types/node@24.0.0"`). No package's scripts are run.
+ * - `floating`: also allows specs without an exact version (`"pandas"`, `"pandas>=2,<3"`, `"lodash@^4"`). They mean what the
+ *   registry had when the template was made, until it is pruned.
+ * - `imports`: modules that are imported before the template is sealed, so that they are there at once later; what cannot be
+ *   imported is an error. Absent: those of the packages asked for, as far as they can be imported. Empty: none.
+ *
+ * At most 100 of each, each name once.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const Packages = Schema.Struct({
+  python: Schema.optionalKey(specs),
+  javascript: Schema.optionalKey(specs),
+  floating: Schema.optionalKey(Schema.Boolean),
+  imports: Schema.optionalKey(
+    Schema.Struct({ python: Schema.optionalKey(moduleNames), javascript: Schema.optionalKey(moduleNames) })
+  )
+}).check(
+  Schema.makeFilter(({ floating, javascript = [], python = [] }) => {
+    const problem = floating === true ? floatingProblem : exactProblem
+    return problem("python", python) ?? problem("javascript", javascript) ?? true
+  })
+)
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type Packages = typeof Packages.Type
+
+/**
+ * What is asked of a policy: a package's `name` (as its ecosystem compares names), and its `spec` as it was asked for.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Wanted {
+  readonly ecosystem: Ecosystem
+  readonly name: string
+  readonly spec: string
+}
+
+/**
+ * Which packages may be asked for. It judges what is asked for, not what that depends on in turn.
+ *
+ * - `All`: every one (the default).
+ * - `List`: those of the names, for each ecosystem.
+ * - `Predicate`: those for which `allow` says so; `name` is the policy's, for errors.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export type PackagePolicy =
+  | { readonly _tag: "All" }
+  | {
+      readonly _tag: "List"
+      readonly name: string
+      readonly python: ReadonlyArray<string>
+      readonly javascript: ReadonlyArray<string>
+    }
+  | { readonly _tag: "Predicate"; readonly name: string; readonly allow: (wanted: Wanted) => boolean }
+
+/** Every package may be asked for. @since 0.1.0 @category policies */
+export const all: PackagePolicy = { _tag: "All" }
+
+/** Only packages of these names, in any version. @since 0.1.0 @category policies */
+export const only = (names: {
+  readonly python?: ReadonlyArray<string>
+  readonly javascript?: ReadonlyArray<string>
+}): PackagePolicy => ({ _tag: "List", name: "list", python: names.python ?? [], javascript: names.javascript ?? [] })
+
+/** Only packages for which `allow` is true. @since 0.1.0 @category policies */
+export const when = (allow: (wanted: Wanted) => boolean): PackagePolicy => ({
+  _tag: "Predicate",
+  name: "predicate",
+  allow
+})
+
+/**
+ * Only packages that are in wide use and known not to take more than they should: a list that comes with this library, some
+ * hundred names for each ecosystem.
+ *
+ * @since 0.1.0
+ * @category policies
+ */
+export const popular: PackagePolicy = { _tag: "List", name: "popular", ...popularNames }
+
+/**
+ * The policy that holds for every session and template of a `Template` layer. Default `all`.
+ *
+ * @since 0.1.0
+ * @category references
+ */
+export const Policy = Context.Reference<PackagePolicy>("exec-sandbox/Packages/Policy", { defaultValue: () => all })
+
+/**
+ * Why packages cannot be had.
+ *
+ * - `Refused`: the policy does not allow it; `rule` is the policy's name and `grant` what would allow it.
+ * - `NotFound`: the registry has no such package, or not in this version for this guest; `available` are versions that it has,
+ *   newest first, at most ten.
+ * - `Conflict`: they cannot be installed together, or not imported; `problem` says why.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export const Reason = Schema.Union([
+  Schema.TaggedStruct("Refused", { rule: Schema.String, grant: Schema.String }),
+  Schema.TaggedStruct("NotFound", { available: Schema.Array(Schema.String) }),
+  Schema.TaggedStruct("Conflict", { problem: Schema.String })
+])
+/**
+ * @since 0.1.0
+ * @category errors
+ */
+export type Reason = typeof Reason.Type
+
+/**
+ * A package cannot be had. `spec` is what was asked for. `Sandbox.session` and `run` tell it as `PermissionDenied`,
+ * `UnsupportedCommand` and `InvalidInput`; this is what making a template by itself fails with.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export class PackageError extends Schema.TaggedError<PackageError>()("PackageError", {
+  ecosystem: Ecosystem,
+  spec: Schema.String,
+  reason: Reason
+}) {
+  override get message(): string {
+    const what = `${this.ecosystem} package ${JSON.stringify(this.spec)}`
+    switch (this.reason._tag) {
+      case "Refused":
+        return `permission denied: ${what} (${this.reason.rule}); ${this.reason.grant}`
+      case "NotFound": {
+        const { available } = this.reason
+        return `unsupported: there is no ${what}${available.length === 0 ? "" : `; there is ${available.join(", ")}`}`
+      }
+      case "Conflict":
+        return `${what}: ${this.reason.problem}`
+    }
+  }
+}
+
+/**
+ * One package of a template: the `version` that was installed, and the hash by which its ecosystem knows the file (`sha256=…`
+ * of a wheel, npm's `sha512-…`), `null` where the tool did not tell.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const Resolved = Schema.Struct({
+  ecosystem: Ecosystem,
+  name: Schema.String,
+  version: Schema.String,
+  integrity: Schema.NullOr(Schema.String)
+})
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type Resolved = typeof Resolved.Type
+
+/**
+ * What a template was made of: the specs that were `asked` for (as `ecosystem:spec`), all that they `resolved` to with what
+ * they depend on, and the modules that were `imported`.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const Lock = Schema.Struct({
+  asked: Schema.Array(Schema.String),
+  resolved: Schema.Array(Resolved),
+  imported: Schema.Array(Schema.String)
+})
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type Lock = typeof Lock.Type
+
+/** Every package asked for, in an order of their own: the same for every way of asking for the same. */
+export const parsed = (packages: Packages): ReadonlyArray<Parsed & { readonly ecosystem: Ecosystem }> =>
+  Ecosystem.literals.flatMap((ecosystem) =>
+    (packages[ecosystem] ?? [])
+      .map((spec) => {
+        const { name, spec: short } = parse(ecosystem, spec)
+        return { ecosystem, name, spec: short }
+      })
+      .sort((a, b) => (a.name < b.name ? -1 : 1))
+  )
+
+/** The first package that a policy does not allow. */
+export const refused = (policy: PackagePolicy, packages: Packages): PackageError | undefined => {
+  if (policy._tag === "All") return undefined
+  const allows =
+    policy._tag === "Predicate"
+      ? policy.allow
+      : ({ ecosystem, name }: Wanted) => policy[ecosystem].some((it) => parse(ecosystem, it).name === name)
+  const wanted = parsed(packages).find((it) => !allows(it))
+  if (wanted === undefined) return undefined
+  const { ecosystem, name, spec } = wanted
+  const grant = `a package policy that allows ${name} would allow it`
+  return new PackageError({
+    ecosystem,
+    spec,
+    reason: { _tag: "Refused", rule: `package policy ${policy.name}`, grant }
+  })
+}

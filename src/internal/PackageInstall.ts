@@ -1,0 +1,298 @@
+/**
+ * Installs packages in a machine that is about to be sealed: by the ecosystem's own tool, and then imported, so that they are
+ * warm in every clone. Only the tools have a network; no code of a package runs while there is one.
+ */
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Schedule from "effect/Schedule"
+import * as Schema from "effect/Schema"
+import { createHash } from "node:crypto"
+import { readFile } from "node:fs/promises"
+import { join } from "node:path"
+import { Sub } from "../guest/Frame.ts"
+import { Evidence, type ExecOpen, type SpawnOpen } from "../guest/Protocol.ts"
+import { Ecosystem, type Lock, PackageError, type Packages, parsed, type Resolved } from "../Packages.ts"
+import { BootFailed, fail, PackagesUnavailable, type SandboxError } from "../SandboxError.ts"
+import type { Vm, VmLost } from "../Vm.ts"
+import { imagesDirectory } from "./ImageRecipe.ts"
+import type { Input } from "../guest/Channel.ts"
+import * as PackageNetwork from "./PackageNetwork.ts"
+import { report } from "./Progress.ts"
+
+/** What the programs in `images/packages` say. */
+const Answer = Schema.fromJsonString(
+  Schema.Union([
+    Schema.Struct({
+      status: Schema.Literal("installed"),
+      resolved: Schema.Array(
+        Schema.Struct({ name: Schema.String, version: Schema.String, integrity: Schema.NullOr(Schema.String) })
+      ).check(Schema.isMaxLength(10_000)),
+      modules: Schema.Array(Schema.String.check(Schema.isMaxLength(214))).check(Schema.isMaxLength(1000))
+    }),
+    Schema.Struct({
+      status: Schema.Literal("not-found"),
+      name: Schema.String,
+      available: Schema.Array(Schema.String.check(Schema.isMaxLength(100))).check(Schema.isMaxLength(10))
+    }),
+    Schema.Struct({ status: Schema.Literals(["registry", "conflict", "failed"]), problem: Schema.String })
+  ])
+)
+type Answer = typeof Answer.Type
+type Installed = Extract<Answer, { readonly status: "installed" }>
+
+const decodeAnswer = Schema.decodeUnknownOption(Answer)
+const decodeEvidence = Schema.decodeUnknownOption(Evidence)
+
+/** How long a tool may take; unpacking a thousand files under emulation is slow. */
+const installMs = 1_200_000
+/** How long one import may take. */
+const importMs = 600_000
+/** How long after that the guest may take to say so. */
+const graceMs = 30_000
+const maxAnswer = 4 * 1024 * 1024
+const maxSaid = 2000
+
+/** Trouble with a registry passes more often than not. */
+const again = Schedule.exponential("2 seconds").pipe(Schedule.upTo({ times: 2 }))
+
+/** Raise it when what is made of the same packages by the same programs changes. */
+const format = 1
+
+/** The guest's programs that install, and who runs them. */
+const tools = {
+  python: { file: "python.py", argv: ["python3", "-c"], user: "user" },
+  javascript: { file: "javascript.cjs", argv: ["node", "-e"], user: "root" }
+} as const
+
+const textOf = (ecosystem: Ecosystem) => readFile(join(imagesDirectory, "packages", tools[ecosystem].file), "utf8")
+
+/** The programs' own text. */
+const programs: Effect.Effect<Readonly<Record<Ecosystem, string>>, SandboxError> = Effect.tryPromise({
+  try: async () => ({ python: await textOf("python"), javascript: await textOf("javascript") }),
+  catch: (error) => broken(`this installation lacks a file: ${error instanceof Error ? error.message : String(error)}`)
+})
+
+/** Names the template that has these packages over the one of another key. */
+export const key = (base: string, packages: Packages): Effect.Effect<string, SandboxError> =>
+  Effect.map(programs, (texts) => {
+    const asked = parsed(packages).map(({ ecosystem, spec }) => [ecosystem, spec])
+    const parts = [format, base, asked, packages.floating === true, packages.imports ?? null, texts]
+    return createHash("sha256").update(JSON.stringify(parts)).digest("hex").slice(0, 32)
+  })
+
+const broken = (problem: string): SandboxError => fail(new BootFailed({ stage: "boot", problem, console: "" }))
+const lost = (error: VmLost): Effect.Effect<never, SandboxError> => Effect.fail(broken(error.message))
+
+/** Runs something to its end: what it wrote to stdout, the end of its stderr, and the evidence. */
+const follow = Effect.fnUntraced(function* (
+  vm: Vm,
+  open: SpawnOpen | ExecOpen,
+  inputs: ReadonlyArray<Input>
+): Effect.fn.Return<{ readonly out: string; readonly said: string; readonly evidence: Evidence }, SandboxError> {
+  return yield* Effect.gen(function* () {
+    const stream = yield* Effect.catch(vm.open(open, inputs), lost)
+    const out: Array<Uint8Array> = []
+    let size = 0
+    let said = ""
+    for (;;) {
+      const events = yield* Effect.catchIf(stream.takeAll, Cause.isDone, () => Effect.succeed([])).pipe(
+        Effect.catchTag("VmLost", lost)
+      )
+      if (events.length === 0) return yield* broken("the guest does not say how it ended")
+      for (const event of events) {
+        if (event._tag === "Data" && event.sub === Sub.stdout) {
+          size += event.bytes.length
+          if (size <= maxAnswer) out.push(event.bytes)
+        } else if (event._tag === "Data") {
+          said = `${said}${Buffer.from(event.bytes).toString()}`.slice(-maxSaid)
+        } else if (event._tag === "Reset") {
+          return yield* broken(event.message.slice(0, maxSaid))
+        } else if (event._tag === "End") {
+          const evidence = decodeEvidence(event.value)
+          if (Option.isNone(evidence)) return yield* broken("evidence that is not understood")
+          return { out: Buffer.concat(out).toString(), said, evidence: evidence.value }
+        }
+      }
+    }
+  }).pipe(
+    Effect.scoped,
+    Effect.timeoutOrElse({
+      duration: (open.timeoutMs ?? 0) + graceMs,
+      orElse: () => Effect.fail(broken("the guest does not end what it was told to"))
+    })
+  )
+})
+
+/** Runs a program of the guest to its end. */
+const spawn = (vm: Vm, argv: ReadonlyArray<string>, user: SpawnOpen["user"]) =>
+  follow(
+    vm,
+    {
+      method: "spawn",
+      argv,
+      shell: null,
+      cwd: null,
+      env: {},
+      user,
+      pty: null,
+      timeoutMs: installMs,
+      memoryBytes: null,
+      processes: null,
+      fileSizeBytes: 0,
+      outputBytes: maxAnswer,
+      outputFail: false,
+      keep: false,
+      survives: false,
+      changes: null
+    },
+    [{ sub: Sub.stdin, bytes: new Uint8Array() }]
+  )
+
+/** Has one ecosystem's tool install what is asked for. */
+const installAll = Effect.fnUntraced(function* (
+  vm: Vm,
+  ecosystem: Ecosystem,
+  packages: ReadonlyArray<{ readonly name: string; readonly spec: string }>,
+  program: string
+): Effect.fn.Return<Installed, SandboxError | PackageError> {
+  const { argv, user } = tools[ecosystem]
+  const order = { packages, specs: packages.map(({ spec }) => spec), names: packages.map(({ name }) => name) }
+  const run = spawn(vm, [...argv, program, JSON.stringify(order)], user)
+  const attempt = Effect.gen(function* () {
+    const { evidence, out, said } = yield* run
+    const answer = Option.getOrUndefined(decodeAnswer(out))
+    if (answer?.status === "registry") return yield* unavailable(ecosystem, answer.problem)
+    if (answer !== undefined) return answer
+    const limit = evidence.limits[0]?.limit
+    const why = limit === undefined ? `ended with ${evidence.exitCode ?? evidence.signal}` : `met its ${limit} limit`
+    return { status: "failed" as const, problem: `its installer ${why}: ${said.trim()}` }
+  })
+  const answer: Answer = yield* Effect.retry(attempt, {
+    schedule: again,
+    while: ({ reason }) => reason._tag === "PackagesUnavailable"
+  })
+  const specOf = (name: string): string => packages.find((it) => it.name === name)?.spec ?? order.specs.join(" ")
+  switch (answer.status) {
+    case "installed":
+      return answer
+    case "not-found":
+      return yield* new PackageError({
+        ecosystem,
+        spec: specOf(answer.name),
+        reason: { _tag: "NotFound", available: answer.available }
+      })
+    case "conflict":
+      return yield* conflict(ecosystem, order.specs.join(" "), answer.problem)
+    default:
+      return yield* broken(`${ecosystem} packages: ${answer.problem.slice(0, maxSaid)}`)
+  }
+})
+
+const unavailable = (ecosystem: Ecosystem, problem: string): SandboxError =>
+  fail(new PackagesUnavailable({ ecosystem, problem: problem.slice(0, maxSaid) }))
+
+const conflict = (ecosystem: Ecosystem, spec: string, problem: string): PackageError =>
+  new PackageError({ ecosystem, spec, reason: { _tag: "Conflict", problem: problem.slice(0, maxSaid) } })
+
+/** Code that imports a module and leaves no name behind; and code that ends the interpreter. */
+const importing = {
+  python: (module: string) => `__import__("importlib").import_module(${JSON.stringify(module)}) and None`,
+  javascript: (module: string) => `void (await import(${JSON.stringify(module)}))`
+} as const
+const ending = {
+  python: `__import__("os").kill(__import__("os").getpid(), 9)`,
+  javascript: `process.kill(process.pid, "SIGKILL")`
+} as const
+
+/** Executes code in an interpreter. */
+const execute = (vm: Vm, language: Ecosystem, text: string) => {
+  const code = Buffer.from(text)
+  return follow(
+    vm,
+    {
+      method: "exec",
+      language,
+      codeBytes: code.length,
+      stdinBytes: 0,
+      env: {},
+      cwd: null,
+      timeoutMs: importMs,
+      memoryBytes: null,
+      processes: null,
+      fileSizeBytes: 0,
+      outputBytes: 0,
+      outputFail: false,
+      keep: false,
+      changes: null
+    },
+    [
+      { sub: Sub.code, bytes: code },
+      { sub: Sub.stdin, bytes: new Uint8Array() }
+    ]
+  )
+}
+
+/**
+ * Imports modules in the ecosystem's interpreter; those that could be. One that could not may have left anything behind, so
+ * without it the others are imported anew in a new interpreter.
+ */
+const importAll = Effect.fnUntraced(function* (
+  vm: Vm,
+  ecosystem: Ecosystem,
+  modules: ReadonlyArray<string>,
+  must: boolean
+): Effect.fn.Return<ReadonlyArray<string>, SandboxError | PackageError> {
+  let left = modules
+  for (let at = 0; at < left.length;) {
+    const module = left[at] ?? ""
+    const { evidence, said } = yield* execute(vm, ecosystem, importing[ecosystem](module))
+    if (evidence.exitCode === 0 && evidence.state === "kept") {
+      at++
+      continue
+    }
+    if (must) return yield* conflict(ecosystem, module, `it cannot be imported: ${said.trim()}`)
+    if (evidence.state === "kept") yield* execute(vm, ecosystem, ending[ecosystem])
+    left = left.filter((it) => it !== module)
+    at = 0
+  }
+  return left
+})
+
+/** Installs and imports, with all the machine's memory; says what there is then. The machine has no network any more when this ends. */
+export const install = Effect.fn("Packages.install")(function* (
+  vm: Vm,
+  packages: Packages,
+  memoryMiB: number
+): Effect.fn.Return<Lock, SandboxError | PackageError> {
+  const texts = yield* programs
+  const all = parsed(packages)
+  const resolved: Array<Resolved> = []
+  const modules: Record<Ecosystem, ReadonlyArray<string>> = { python: [], javascript: [] }
+  const shown = all.map(({ spec }) => spec).join(" ")
+  yield* report({ stage: "template", message: `installing ${shown.length > 200 ? `${all.length} packages` : shown}` })
+  const wantedOf = (ecosystem: Ecosystem) => all.filter((it) => it.ecosystem === ecosystem)
+  const used = Ecosystem.literals.filter((it) => wantedOf(it).length > 0)
+  yield* PackageNetwork.during(
+    vm,
+    used,
+    memoryMiB,
+    Effect.gen(function* () {
+      for (const ecosystem of used) {
+        const installed = yield* installAll(vm, ecosystem, wantedOf(ecosystem), texts[ecosystem])
+        modules[ecosystem] = installed.modules
+        resolved.push(
+          ...installed.resolved.map(({ integrity, name, version }) => ({ ecosystem, name, version, integrity }))
+        )
+      }
+    })
+  )
+  const imported: Array<string> = []
+  for (const ecosystem of Ecosystem.literals) {
+    const asked = packages.imports?.[ecosystem]
+    const given = asked ?? (packages.imports === undefined ? modules[ecosystem] : [])
+    if (given.length > 0) yield* report({ stage: "template", message: `importing ${given.join(" ").slice(0, 200)}` })
+    imported.push(...(yield* importAll(vm, ecosystem, given, asked !== undefined)))
+  }
+  return { asked: all.map(({ ecosystem, spec }) => `${ecosystem}:${spec}`), resolved, imported }
+})

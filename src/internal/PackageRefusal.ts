@@ -1,0 +1,62 @@
+/** Packages that a session cannot have, told as an execution would tell them: with a receipt, over a VM that ran nothing. */
+import * as Effect from "effect/Effect"
+import type * as Scope from "effect/Scope"
+import { randomUUID } from "node:crypto"
+import type { Egress } from "../egress/Egress.ts"
+import type { Limits } from "../Limits.ts"
+import type { PackageError } from "../Packages.ts"
+import type { Publisher } from "../Receipts.ts"
+import {
+  fail,
+  InvalidInput,
+  type PermissionDenied,
+  type SandboxError,
+  type UnsupportedCommand
+} from "../SandboxError.ts"
+import type { Vm } from "../Vm.ts"
+import * as Attempt from "./Attempt.ts"
+import * as PortLedger from "./PortLedger.ts"
+
+/** Packages that cannot be had together are bad input, for which nothing is started. */
+export const asInput = (error: PackageError): SandboxError =>
+  fail(
+    new InvalidInput({
+      field: "packages",
+      problem: error.message,
+      expected: "packages that can be installed and imported together"
+    })
+  )
+
+/** Fails with what the error means. */
+export const refuse = Effect.fnUntraced(function* (
+  error: PackageError,
+  vm: Vm,
+  origin: Attempt.Origin,
+  limits: Required<Limits>,
+  receipts: Publisher,
+  egress: Egress
+): Effect.fn.Return<never, PermissionDenied | UnsupportedCommand | SandboxError, Scope.Scope> {
+  const holder: Attempt.Holder = {
+    id: `ses-${randomUUID().replaceAll("-", "").slice(0, 16)}`,
+    vm,
+    origin,
+    limits,
+    receipts,
+    egress,
+    ports: PortLedger.make(),
+    sequence: 0,
+    closed: undefined
+  }
+  const attempt = yield* Attempt.begin(holder, { language: null, argv: null, codeSha256: null, limits: {} })
+  const name = `${error.ecosystem}:${error.spec}`
+  switch (error.reason._tag) {
+    case "Refused": {
+      const { grant, rule } = error.reason
+      return yield* attempt.denied({ operation: "package", target: name, rule, grant })
+    }
+    case "NotFound":
+      return yield* attempt.unsupported({ kind: "module", name, available: error.reason.available })
+    case "Conflict":
+      return yield* asInput(error)
+  }
+}, Effect.scoped)

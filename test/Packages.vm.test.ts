@@ -1,0 +1,108 @@
+/** Packages from the real registries: installed once, warm in every session after that. */
+import { assert, describe, layer } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Packages from "../src/Packages.ts"
+import { Sandbox } from "../src/Sandbox.ts"
+import { Template } from "../src/Template.ts"
+import { Host } from "../src/Host.ts"
+import { Image } from "../src/Image.ts"
+
+const packages: Packages.Packages = { python: ["six==1.17.0"], javascript: ["ms@2.1.3"] }
+
+/** A policy that knows the two, and one that nobody has. */
+const policy = Packages.only({ python: ["six", "exec-sandbox-no-such-package"], javascript: ["ms"] })
+const live = Sandbox.layerTemplate.pipe(
+  Layer.provideMerge(Template.layer),
+  Layer.provideMerge(Image.layer),
+  Layer.provideMerge(Host.layer),
+  Layer.provide(Layer.succeed(Packages.Policy, policy))
+)
+
+layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (it) => {
+  describe("real registries", () => {
+    it.effect(
+      "are installed once; every session after that has them warm, for import and require, and no network",
+      () =>
+        Effect.gen(function* () {
+          const sandbox = yield* Sandbox
+          const entry = yield* (yield* Template).warm(512, packages)
+          assert.deepStrictEqual(entry.packages?.asked, ["python:six==1.17.0", "javascript:ms@2.1.3"])
+          assert.deepStrictEqual(entry.packages?.imported, ["six", "ms"])
+          const [six, ms] = entry.packages?.resolved ?? []
+          assert.deepInclude(six, { ecosystem: "python", name: "six", version: "1.17.0" })
+          assert.match(six?.integrity ?? "", /^sha256=[0-9a-f]{64}$/)
+          assert.deepInclude(ms, { ecosystem: "javascript", name: "ms", version: "2.1.3" })
+          assert.match(ms?.integrity ?? "", /^sha512-/)
+
+          const session = yield* sandbox.session({ packages })
+          const python = yield* session.exec({
+            language: "python",
+            code: "import sys\nwarm = 'six' in sys.modules\nnames = [n for n in dir() if n[0] != '_']\nimport six\n[warm, names, six.__version__]"
+          })
+          assert.deepStrictEqual(python.result?.json, [true, ["sys", "warm"], "1.17.0"])
+          assert.deepStrictEqual(python.receipt.startPath.kind, "restore")
+          assert.strictEqual(python.receipt.template, entry.key)
+          const javascript = yield* session.exec({
+            language: "javascript",
+            code: "import ms from 'ms'; [Object.keys(require.cache).some((it) => it.includes('/ms/')), require('ms')('2 days'), ms('1h')]"
+          })
+          assert.deepStrictEqual(javascript.result?.json, [true, 172_800_000, 3_600_000])
+          // Also for programs and files anywhere, and for an interpreter that had to be started anew.
+          const elsewhere = yield* session.run(
+            "cd /tmp && echo 'console.log(require(\"ms\")(\"1s\"))' > a.cjs && node a.cjs && python3 -c 'import six; print(six.PY3)'"
+          )
+          assert.strictEqual(elsewhere.stdout, "1000\nTrue\n")
+          yield* Effect.flip(session.exec({ language: "python", code: "import os; os._exit(1)" }))
+          const again = yield* session.exec({ language: "python", code: "import six; six.__version__" })
+          assert.strictEqual(again.result?.json, "1.17.0")
+          const alone = yield* Effect.flip(
+            session.exec({
+              language: "python",
+              code: "import urllib.request as r; r.urlopen('http://192.0.2.1', timeout=9)"
+            })
+          )
+          assert.match(alone.message, /Network is unreachable/)
+          const tidy = yield* session.run("ls -A /tmp; ls -d ~/.cache ~/.npm 2>/dev/null; true")
+          assert.strictEqual(tidy.stdout, "a.cjs\n")
+
+          // The plain template has none of it.
+          const plain = yield* Effect.flip(sandbox.run({ language: "python", code: "import six" }))
+          assert.strictEqual(plain._tag, "UnsupportedCommand")
+        }).pipe(Effect.scoped),
+      600_000
+    )
+
+    it.effect(
+      "a package that the policy refuses, and one that is not there",
+      () =>
+        Effect.gen(function* () {
+          const sandbox = yield* Sandbox
+          const refused = yield* Effect.flip(
+            sandbox.run({ language: "python", code: "1" }, { packages: { python: ["pandas==2.2.3"] } })
+          )
+          assert.strictEqual(refused._tag, "PermissionDenied")
+          if (refused._tag !== "PermissionDenied") return
+          const { grant, operation, rule, target } = refused
+          assert.deepStrictEqual([operation, target, rule], ["package", "python:pandas==2.2.3", "package policy list"])
+          assert.strictEqual(grant, "a package policy that allows pandas would allow it")
+          assert.deepInclude(refused.receipt, { outcome: "PermissionDenied", stopReason: "permission", exitCode: null })
+
+          const bad = yield* Effect.flip(sandbox.session({ packages: { python: ["six"] } }))
+          assert.strictEqual(bad._tag === "SandboxError" && bad.reason._tag, "InvalidInput")
+
+          const missing = yield* Effect.flip(
+            sandbox.run(
+              { language: "python", code: "1" },
+              { packages: { python: ["six==99.0"], javascript: ["ms@2.1.3"] } }
+            )
+          )
+          assert.strictEqual(missing._tag, "UnsupportedCommand")
+          if (missing._tag !== "UnsupportedCommand") return
+          assert.deepStrictEqual([missing.kind, missing.name], ["module", "python:six==99.0"])
+          assert.include(missing.available, "1.17.0")
+        }).pipe(Effect.scoped),
+      600_000
+    )
+  })
+})
