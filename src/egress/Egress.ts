@@ -3,6 +3,7 @@
  * writes it down.
  */
 import * as Clock from "effect/Clock"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as FiberSet from "effect/FiberSet"
@@ -82,24 +83,35 @@ export const make = Effect.fnUntraced(function* (first: NetworkPolicy): Effect.f
   const live = new Set<Live>()
   let asked = 0
   let compiled: Compiled
+  /** Runs once, for all who want its answer, and goes on when one of them leaves. */
+  const shared = <A>(effect: Effect.Effect<A>): Effect.Effect<A> => {
+    const answer = Deferred.makeUnsafe<A>()
+    let started = false
+    return Effect.suspend(() => {
+      if (!started) fork(Effect.flatMap(Effect.exit(effect), (exit) => Effect.asVoid(Deferred.done(answer, exit))))
+      started = true
+      return Deferred.await(answer)
+    })
+  }
+
   /** Learns where the registries of a policy keep their files; what it finds is granted from then on. */
   let learn: Effect.Effect<void> = Effect.void
   const registriesOf = (policy: NetworkPolicy): Registries =>
     policy._tag === "Packages" ? find(policy.ecosystems) : { indexes: [], env: {} }
-  const hold = Effect.fnUntraced(function* (policy: NetworkPolicy) {
+  const hold = (policy: NetworkPolicy): void => {
     const registries = registriesOf(policy)
     const indexes = registries.indexes.map(({ url }) => hostPort(url))
     const mine = compile(policy, indexes)
     compiled = mine
-    learn = yield* Effect.cached(
+    learn = shared(
       Effect.map(fileHosts(registries), (files) => {
         // Unless another policy holds by now.
         if (compiled === mine) compiled = compile(policy, indexes, files)
       })
     )
-  })
+  }
   compiled = compile(first)
-  yield* hold(first)
+  hold(first)
   /** What `ask` has said, by target. */
   let answers = new Map<string, Effect.Effect<Explanation>>()
   yield* Effect.addFinalizer(() =>
@@ -127,7 +139,7 @@ export const make = Effect.fnUntraced(function* (first: NetworkPolicy): Effect.f
       Effect.catchCause(() => Effect.succeed(denied("ask: it failed"))),
       Effect.timeoutOrElse({ duration: askMs, orElse: () => Effect.succeed(denied("ask: no answer in time")) })
     )
-    const answer = yield* Effect.cached(question)
+    const answer = shared(question)
     answers.set(text, answer)
     if (answers.size > maxAnswers) for (const oldest of answers.keys()) if (answers.delete(oldest)) break
     return yield* answer
@@ -252,7 +264,9 @@ export const make = Effect.fnUntraced(function* (first: NetworkPolicy): Effect.f
         Effect.onExit((exit) =>
           Effect.sync(() => {
             if (splice === undefined) asked--
-            if (Exit.isFailure(exit)) entry.reason ??= "given up"
+            if (Exit.isSuccess(exit)) return
+            entry.reason ??= "given up"
+            peer.reset("failed", "given up")
           })
         )
       )
@@ -280,7 +294,8 @@ export const make = Effect.fnUntraced(function* (first: NetworkPolicy): Effect.f
       return { authorities, env: { ...env, ...registriesOf(policy).env } }
     },
     update: (policy) =>
-      Effect.map(hold(policy), () => {
+      Effect.sync(() => {
+        hold(policy)
         answers = new Map()
         for (const it of live) {
           const allowed =

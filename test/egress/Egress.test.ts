@@ -309,6 +309,26 @@ describe("Egress", () => {
     })
   )
 
+  it.live("an answer outlives who asked for it first", () =>
+    Effect.gen(function* () {
+      const server = yield* shouting
+      const answer = yield* Deferred.make<NetworkPolicy.Answer>()
+      let asked = 0
+      const ask: NetworkPolicy.Ask = () => {
+        asked++
+        return Deferred.await(answer)
+      }
+      const egress = yield* world(NetworkPolicy.allow([], { ask }), server.port, { "a.example": ["203.0.113.9"] })
+      connect(egress, "a.example", 7).receiver.gone()
+      const second = connect(egress, "a.example", 7)
+      yield* Deferred.succeed(answer, { allow: true, reason: "fine" })
+      yield* second.until(() => second.notes.length > 0)
+      assert.deepStrictEqual(second.notes, [{ event: "connected" }])
+      assert.strictEqual(asked, 1)
+      assert.strictEqual(egress.ledger.latest()[0]?.reason, "given up")
+    })
+  )
+
   it.live("learns from a registry where its files are, when somebody asks for them", () =>
     Effect.gen(function* () {
       const server = yield* shouting
