@@ -26,6 +26,7 @@ import * as PackageInstall from "./internal/PackageInstall.ts"
 import * as Observe from "./internal/Observe.ts"
 import { report } from "./internal/Progress.ts"
 import * as TemplateStore from "./internal/TemplateStore.ts"
+import { sweep } from "./internal/Temporary.ts"
 import { type PackageError, type Packages, parsed, Policy, refused } from "./Packages.ts"
 import { commandLine } from "./qemu/CommandLine.ts"
 import type { StartPath } from "./Receipt.ts"
@@ -156,6 +157,7 @@ export class Template extends Context.Service<
       const policy = yield* Policy
       const store = TemplateStore.make(path.join(host.cacheDirectory, "templates"))
       const building = new Map<string, Semaphore.Semaphore>()
+      sweep(host.runDirectory)
 
       /** The machine that this memory limit needs on this host now, and the key of its template. */
       const targetFor = Effect.fnUntraced(function* (memoryLimitMiB: number, packages: Packages = {}) {

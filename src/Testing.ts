@@ -218,6 +218,8 @@ export class Machines extends Context.Service<
     readonly started: Effect.Effect<number>
     /** Kills one from outside, as a signal would; nothing happens to one that is dead. */
     readonly kill: (vm: number) => Effect.Effect<void>
+    /** Makes the template anew, so that clones made before are clones of it no longer. */
+    readonly remakeTemplate: Effect.Effect<void>
     /** Every task that the guests were asked to run, oldest first. */
     readonly tasks: Effect.Effect<ReadonlyArray<Task>>
   }
@@ -244,6 +246,7 @@ const machines = (options: Options) =>
     const live = new Map<number, FakeMachine.FakeMachine>()
     const tasks: Array<Task> = []
     let started = 0
+    let generation = 0
     const run = (task: Task): Effect.Effect<Reply> =>
       Effect.suspend(() => {
         if (tasks.length < maxTasks) tasks.push(task)
@@ -252,6 +255,7 @@ const machines = (options: Options) =>
       })
     const clone = Effect.fn("Template.clone")(function* () {
       const number = ++started
+      const made = generation
       const start = options.start?.(number) ?? {}
       if (start.delayMs !== undefined) yield* Effect.sleep(start.delayMs)
       const { fails } = start
@@ -275,7 +279,7 @@ const machines = (options: Options) =>
         machine: origin,
         image: origin,
         startPath: { kind: "restore", missed: [{ kind: "pool", reason: "there is no pool" }] } as const,
-        stale: () => undefined
+        stale: () => (made === generation ? undefined : "its template was made again")
       }
     })
     return {
@@ -289,18 +293,22 @@ const machines = (options: Options) =>
             // Whoever holds the other end of its channel learns of it first.
             setImmediate(() => resume(Effect.void))
           }),
+        remakeTemplate: Effect.sync(() => void generation++),
         tasks: Effect.sync(() => [...tasks])
       })
     }
   })
 
 /**
- * A sandbox in memory, with the fake machines it runs on. `options` are read once, when the layer is built.
+ * A sandbox in memory, with its pool, its capacity and the fake machines it runs on. `options` are read once, when the layer
+ * is built.
  *
  * @since 0.1.0
  * @category layers
  */
-export const layer = (options: Options = {}): Layer.Layer<Sandbox | Machines, SandboxError> => {
+export const layer = (
+  options: Options = {}
+): Layer.Layer<Sandbox | Machines | Pool | Capacity.Capacity, SandboxError> => {
   const { maxWaitMs = Capacity.defaults.maxWaitMs, vms = 1000 } = options.capacity ?? {}
   // A host has one core at the least; one without memory has room for none.
   const roomy = vms === 0 ? 0 : 2 ** 30
@@ -341,9 +349,9 @@ export const layer = (options: Options = {}): Layer.Layer<Sandbox | Machines, Sa
   // Fresh: a layer is shared by reference, whatever its settings.
   return Layer.fresh(Sandbox.layerOver).pipe(
     Layer.provide(Snapshots.layerUnsupported),
-    Layer.provide(Layer.fresh(Pool.layer)),
+    Layer.provideMerge(Layer.fresh(Pool.layer)),
     Layer.provide(Layer.succeed(PoolSettings, options.pool ?? {})),
-    Layer.provide(capacity),
+    Layer.provideMerge(capacity),
     Layer.provideMerge(fakes)
   )
 }

@@ -21,7 +21,7 @@ import { type GuestHello, type Hello, type NetworkGrant, portName, protocol } fr
 import type { Host, Qemu } from "./Host.ts"
 import { diskShare } from "./internal/diskShare.ts"
 import * as Observe from "./internal/Observe.ts"
-import { isStale, temporaryName } from "./internal/Temporary.ts"
+import { sweep, temporaryName } from "./internal/Temporary.ts"
 import { defaults, type Limits } from "./Limits.ts"
 import { commandLine, Fd, type Input } from "./qemu/CommandLine.ts"
 import * as Machine from "./qemu/Machine.ts"
@@ -442,7 +442,7 @@ const seal = Effect.fn("Vm.seal")(function* (
 
 /** Names of sockets in the run directory; removes what killed processes left there. */
 export const socketIn = (directory: string): string => {
-  for (const name of fs.readdirSync(directory).filter(isStale)) fs.rmSync(path.join(directory, name), { force: true })
+  sweep(directory)
   return path.join(directory, temporaryName("seal"))
 }
 

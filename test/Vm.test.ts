@@ -3,6 +3,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
+import * as Schedule from "effect/Schedule"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import * as fs from "node:fs"
@@ -66,6 +67,14 @@ const hurried = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
     }
     return yield* Fiber.join(fiber)
   })
+
+/** Waits for the death of a process that has been killed already. */
+const gone = (pid: number) =>
+  Effect.sync(() => isAlive(pid)).pipe(
+    Effect.repeat({ while: (alive) => alive, schedule: Schedule.spaced("5 millis") }),
+    Effect.timeout("10 seconds"),
+    TestClock.withLive
+  )
 
 const origin: Session.Origin = {
   image: "i",
@@ -134,7 +143,7 @@ describe("Vm", () => {
         assert.strictEqual((error as SandboxError).retry, retry)
         const next = yield* hurried(Effect.flip(session.exec({ language: "python", code: "print(1)" })))
         assert.strictEqual(reasonOf(next)._tag, "SessionClosed")
-        assert.isFalse(isAlive(pid()))
+        yield* gone(pid())
       }).pipe(Effect.scoped)
     )
   }
@@ -215,6 +224,33 @@ describe("Vm", () => {
         []
       )
     }).pipe(Effect.scoped)
+  )
+
+  it.live(
+    "a restore from a slow disk comes, and one that is left meanwhile leaves no process, descriptor or file",
+    () =>
+      Effect.gen(function* () {
+        const it = yield* fake("slow-disk")
+        const restore = Effect.scoped(Effect.andThen(Vm.restore(it.shape, it.template), Effect.void))
+        yield* restore
+        const before = fs.readdirSync("/proc/self/fd").length
+        for (const ms of [0, 20, 80, 200, 350]) {
+          fs.rmSync(path.join(it.home, "pid"), { force: true })
+          const fiber = yield* Effect.forkChild(restore)
+          yield* Effect.sleep(ms)
+          yield* Fiber.interrupt(fiber)
+          const started = fs.existsSync(path.join(it.home, "pid")) && it.pid() > 0
+          assert.isFalse(started && isAlive(it.pid()), `left after ${ms} ms`)
+        }
+        assert.deepStrictEqual(
+          fs.readdirSync(it.home).filter((name) => name.startsWith(".clone")),
+          []
+        )
+        yield* Effect.sync(() => fs.readdirSync("/proc/self/fd").length).pipe(
+          Effect.repeat({ until: (now) => now <= before, schedule: Schedule.spaced("10 millis") }),
+          Effect.timeout("5 seconds")
+        )
+      }).pipe(Effect.scoped)
   )
 
   it.effect("a program that does not start is a failed launch", () =>

@@ -13,7 +13,7 @@ import * as path from "node:path"
 import { Lock } from "../Packages.ts"
 import { makeDirectory } from "./Files.ts"
 import { hashFile } from "./hashFile.ts"
-import { isStale, temporaryName } from "./Temporary.ts"
+import * as Temporary from "./Temporary.ts"
 
 /** The layout of a template's directory and of the machine sealed in it; part of every key. */
 export const format = 1
@@ -142,17 +142,14 @@ export const make = (store: string, hash: typeof hashFile = hashFile): TemplateS
 
   const discard = (key: string): Effect.Effect<void> =>
     Effect.suspend(() => {
-      const aside = path.join(store, temporaryName("removed"))
+      const aside = path.join(store, Temporary.temporaryName("removed"))
       return Effect.ignore(Effect.try(() => fs.renameSync(directoryOf(key), aside))).pipe(Effect.andThen(remove(aside)))
     })
 
   const sweep = (): void => {
-    for (const name of fs.readdirSync(store)) {
-      if (isStale(name)) fs.rmSync(path.join(store, name), { recursive: true, force: true })
-      if (name.startsWith(".")) continue
-      for (const file of fs.readdirSync(path.join(store, name))) {
-        if (isStale(file)) fs.rmSync(path.join(store, name, file), { force: true })
-      }
+    Temporary.sweep(store)
+    for (const name of fs.existsSync(store) ? fs.readdirSync(store) : []) {
+      if (!name.startsWith(".")) Temporary.sweep(path.join(store, name))
     }
   }
 
@@ -161,6 +158,8 @@ export const make = (store: string, hash: typeof hashFile = hashFile): TemplateS
     return ram === undefined ? undefined : [ram.ino, ram.size, ram.mtimeNs, ram.ctimeNs].join(":")
   }
 
+  // Whoever was killed could not tidy up: the next start does.
+  sweep()
   return {
     generation,
     changedSince: (key, then) => {
@@ -180,7 +179,7 @@ export const make = (store: string, hash: typeof hashFile = hashFile): TemplateS
       attempt(() => {
         makeDirectory(store, 0o700)
         sweep()
-        const made = path.join(store, temporaryName("building"))
+        const made = path.join(store, Temporary.temporaryName("building"))
         fs.mkdirSync(made, { mode: 0o700 })
         return made
       }),

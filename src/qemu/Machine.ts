@@ -77,7 +77,9 @@ export interface Launch {
 /** How a process ended: by us, by somebody else's signal, or by itself. */
 export type End = "ours" | "killed" | "exited"
 
-const started = (launch: Launch): Effect.Effect<ChildProcess, MachineFailure> =>
+type OnExit = (code: number | null, signal: NodeJS.Signals | null) => void
+
+const started = (launch: Launch, onExit: OnExit): Effect.Effect<ChildProcess, MachineFailure> =>
   Effect.callback((resume) => {
     const [command, ...args] = launch.argv
     const child = spawn(command, args, {
@@ -87,6 +89,7 @@ const started = (launch: Launch): Effect.Effect<ChildProcess, MachineFailure> =>
       env: { PATH: process.env["PATH"] ?? "/usr/bin:/bin", LANG: "C" },
       cwd: "/"
     })
+    child.once("exit", onExit)
     child.once("spawn", () => resume(Effect.succeed(child)))
     child.once("error", (error) =>
       resume(Effect.fail(new MachineFailure({ problem: `${command} did not start: ${error.message}` })))
@@ -100,6 +103,8 @@ export const launch = Effect.fnUntraced(function* (
   const dead = yield* Deferred.make<void>()
   const failed = yield* Deferred.make<never, MachineFailure>()
   const begun = yield* currentSpan
+  // Who is interrupted while the process starts goes no further than this, and waits for its death all the same.
+  let onExit: OnExit = () => void Deferred.doneUnsafe(dead, Effect.void)
   let ours = false
   const ending = (process: ChildProcess): Effect.Effect<void> =>
     Effect.suspend(() => {
@@ -109,7 +114,10 @@ export const launch = Effect.fnUntraced(function* (
   // Whoever closes the scope runs this with its own spans, not with those of the start.
   const child = yield* Effect.uninterruptible(
     Effect.flatMap(Effect.scope, (scope) =>
-      Effect.tap(started(options), (process) => Scope.addFinalizer(scope, ending(process)))
+      Effect.tap(
+        started(options, (...how) => onExit(...how)),
+        (process) => Scope.addFinalizer(scope, ending(process))
+      )
     )
   )
   const pid = child.pid ?? 0
@@ -173,7 +181,7 @@ export const launch = Effect.fnUntraced(function* (
   for (const pipe of [child.stdin, child.stdout, child.stderr, console]) pipe?.on("error", () => {})
   child.stderr?.on("data", say)
   console.on("data", say)
-  child.once("exit", (code, signal) => {
+  onExit = (code, signal) => {
     const killed = !ours && (signal === "SIGKILL" || signal === "SIGTERM")
     options.ended?.(ours ? "ours" : killed ? "killed" : "exited")
     // Who waits for it may run on before this returns.
@@ -184,7 +192,7 @@ export const launch = Effect.fnUntraced(function* (
     fail(`QEMU ended (${signal ?? `exit code ${code}`})${last === "" ? "" : `: ${last}`}`, killed)
     channel.destroy()
     console.destroy()
-  })
+  }
 
   const { stdin } = child
   const commands: Machine["commands"] = (...list) =>

@@ -3,6 +3,7 @@ import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
+import * as Scheduler from "effect/Scheduler"
 import * as Schema from "effect/Schema"
 import * as Scope from "effect/Scope"
 import { TestClock } from "effect/testing"
@@ -124,10 +125,13 @@ describe("PoolActor", () => {
     })
   )
 
-  it.effect("a claim interrupted at its every step leaves nothing, given or not", () =>
+  // With few steps before the other side's turn, the interrupt also falls between the pool's giving and the claimer's taking.
+  it.effect.each([2048, 7, 5, 4, 3])("a claim interrupted at its every step leaves nothing, %i steps a turn", (ops) =>
     Effect.gen(function* () {
       for (let steps = 0; steps < 30; steps++) {
-        const { alive, close, pool } = yield* playPool({ size: 1 })
+        const { alive, close, pool } = yield* playPool({ size: 1 }).pipe(
+          Effect.provideService(Scheduler.MaxOpsBeforeYield, ops)
+        )
         yield* until(ready(pool), (it) => it === 1)
         const fiber = yield* Effect.scoped(Effect.andThen(pool.claim, Effect.never)).pipe(Effect.forkScoped)
         // The two sides take turns; the interrupt falls between any two of them.

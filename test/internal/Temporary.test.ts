@@ -1,6 +1,9 @@
 import { assert, describe, it } from "@effect/vitest"
 import { spawnSync } from "node:child_process"
-import { isStale, temporaryName } from "../../src/internal/Temporary.ts"
+import * as fs from "node:fs"
+import * as os from "node:os"
+import * as path from "node:path"
+import { isStale, sweep, temporaryName } from "../../src/internal/Temporary.ts"
 
 describe("Temporary", () => {
   it("is in use while its maker lives, stale when it is gone, and nothing else is ever stale", () => {
@@ -10,8 +13,33 @@ describe("Temporary", () => {
       assert.isFalse(isStale(name))
       assert.isTrue(isStale(name.replace(`-${process.pid}-`, `-${gone}-`)))
     }
-    for (const name of ["ram", `.lock-${gone}-x`, `building-${gone}-x`, ".building-x-y", `.building-${gone}`]) {
+    for (const name of [
+      "ram",
+      `.lock-${gone}-x`,
+      `building-${gone}-x`,
+      ".building-x-y",
+      `.building-${gone}`,
+      `.building-${gone}-1-x`
+    ]) {
       assert.isFalse(isStale(name), name)
+    }
+  })
+
+  it("sweeps what is stale, with all that is in it, and nothing else", () => {
+    const directory = fs.mkdtempSync(path.join(os.tmpdir(), "exec-sandbox-sweep-"))
+    try {
+      const gone = spawnSync("true").pid
+      const stale = temporaryName("building").replace(`-${process.pid}-`, `-${gone}-`)
+      const used = temporaryName("clone")
+      fs.mkdirSync(path.join(directory, stale, "deep"), { recursive: true })
+      for (const name of [path.join(stale, "deep", "ram"), used, "manifest.json"]) {
+        fs.writeFileSync(path.join(directory, name), "")
+      }
+      sweep(directory)
+      assert.sameMembers(fs.readdirSync(directory), [used, "manifest.json"])
+      sweep(path.join(directory, "not-there"))
+    } finally {
+      fs.rmSync(directory, { recursive: true })
     }
   })
 

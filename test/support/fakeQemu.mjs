@@ -85,7 +85,11 @@ process.stdin.setEncoding("utf8").on("data", (text) => {
       process.stderr.write("qemu: Size mismatch: pc.bios\n")
       process.exit(1)
     }
-    monitor({ event: "MIGRATION", data: { status: mode === "load-fails" ? "failed" : "completed" } })
+    const loaded = () =>
+      monitor({ event: "MIGRATION", data: { status: mode === "load-fails" ? "failed" : "completed" } })
+    // As from a disk that has a lot to do.
+    if (mode === "slow-disk") setTimeout(loaded, 400)
+    else loaded()
   }
 })
 process.stdin.on("end", () => process.exit(0))

@@ -1,0 +1,212 @@
+/** Nothing leaks, at whatever step a caller leaves: properties over the test kit, where a whole life takes a millisecond. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import { TestClock } from "effect/testing"
+import { Capacity } from "../src/Capacity.ts"
+import { Pool } from "../src/Pool.ts"
+import { Sandbox } from "../src/Sandbox.ts"
+import * as Testing from "../src/Testing.ts"
+
+const between = (minimum: number, maximum: number) => Schema.Int.check(Schema.isBetween({ minimum, maximum }))
+
+/** What callers do, how long their tasks take, and when they leave. */
+const Call = Schema.Struct({
+  what: Schema.Literals(["run", "stream", "session", "spawn", "files"]),
+  does: Schema.Literals(["ends", "works", "writes", "hangs", "dies", "stalls", "violates", "refuses"]),
+  /** Ms that the test's clock runs before the next caller, and turns that the others get. */
+  afterMs: between(0, 30),
+  turns: between(0, 25),
+  /** Leaves by itself, after so many ms; or stays to the end. */
+  leavesMs: Schema.NullOr(between(0, 60))
+})
+
+const replies: Readonly<Record<typeof Call.Type.does, (task: Testing.Task) => ReturnType<Testing.Script>>> = {
+  ends: () => Testing.prints("x"),
+  works: () => Effect.as(Effect.sleep("20 millis"), Testing.ends()),
+  // More than the credit of a stream, so that it waits for its reader.
+  writes: (task) => Effect.as(task.stdout(Buffer.alloc(600_000)), Testing.ends()),
+  hangs: () => Testing.hangs,
+  dies: () => Testing.dies(),
+  stalls: () => Testing.stalls,
+  violates: () => Testing.violates,
+  refuses: () => Testing.refuses("failed", "it could not")
+}
+const script: Testing.Script = (task) => {
+  const does = task.argv?.[0] ?? task.code
+  return Object.hasOwn(replies, does) ? replies[does as keyof typeof replies](task) : Testing.ends()
+}
+
+const act = (call: typeof Call.Type) =>
+  Effect.gen(function* () {
+    const sandbox = yield* Sandbox
+    const request = { language: "python", code: call.does, limits: { timeMs: 50 } } as const
+    switch (call.what) {
+      case "run":
+        return yield* sandbox.run(request)
+      case "stream":
+        return yield* Stream.runForEach(sandbox.stream(request), () => Effect.yieldNow)
+      case "session": {
+        const session = yield* sandbox.session()
+        yield* session.exec({ language: "bash", code: "ends" })
+        return yield* session.exec(request)
+      }
+      case "spawn": {
+        const session = yield* sandbox.session()
+        const started = yield* session.spawn([call.does])
+        yield* Stream.runDrain(started.stdout)
+        return yield* started.exit
+      }
+      case "files": {
+        const { files } = yield* sandbox.session()
+        yield* files.write("big", Buffer.alloc(300_000))
+        return yield* files.read("big")
+      }
+    }
+  }).pipe(Effect.scoped, Effect.exit)
+
+const turns = (count: number) => Effect.forEach(Array.from({ length: count }), () => Effect.yieldNow, { discard: true })
+
+/** Lets the others go on until it holds. */
+const settled = (holds: Effect.Effect<boolean>, what: () => string) =>
+  Effect.gen(function* () {
+    for (let n = 0; n < 3000; n++) {
+      if (yield* holds) return
+      yield* Effect.yieldNow
+      if (n % 10 === 9) yield* TestClock.adjust("50 millis")
+    }
+    assert.fail(what())
+  })
+
+describe("lifetime", () => {
+  it.effect.prop(
+    "callers that leave at any step leave no machine and no reservation, with a pool or without",
+    [Schema.Array(Call).check(Schema.isMaxLength(7)), between(0, 2), between(1, 3), between(0, 15), between(0, 30)],
+    ([calls, size, vms, delayMs, last]) =>
+      Effect.gen(function* () {
+        const scope = yield* Scope.make()
+        const kit = Testing.layer({
+          script,
+          pool: { size },
+          capacity: { vms: vms + size, maxWaitMs: 40 },
+          start: (vm) => ({
+            delayMs: (vm * 7) % (delayMs + 1),
+            ...(vm % 5 === 0 && { fails: "no luck" }),
+            ...(vm % 7 === 0 && { refuses: "entropy" as const })
+          })
+        })
+        const context = yield* Layer.buildWithScope(kit, scope)
+        yield* Effect.gen(function* () {
+          const machines = yield* Testing.Machines
+          const capacity = yield* Capacity
+          const pool = yield* Pool
+          const fibers: Array<Fiber.Fiber<unknown>> = []
+          for (const call of calls) {
+            const leaving = Effect.sleep(call.leavesMs ?? 0)
+            const calling = call.leavesMs === null ? act(call) : Effect.raceFirst(act(call), leaving)
+            fibers.push(yield* Effect.forkDetach(calling, { startImmediately: call.turns % 2 === 0 }))
+            yield* turns(call.turns)
+            yield* TestClock.adjust(call.afterMs)
+          }
+          yield* turns(last)
+          // A process in a guest that has fallen silent is waited for, a while.
+          const leaving = yield* Effect.forkDetach(Fiber.interruptAll(fibers), { startImmediately: true })
+          yield* settled(
+            Effect.sync(() => leaving.pollUnsafe() !== undefined),
+            () => "a caller that was interrupted did not end"
+          )
+          // What is left is the pool's, each in its place, and nobody waits.
+          let told = ""
+          const onlyPool = Effect.gen(function* () {
+            const { held, waiting } = yield* capacity.stats
+            const live = (yield* machines.live).length
+            const [idle] = yield* pool.stats
+            const own = (idle?.ready ?? 0) + (idle?.making ?? 0)
+            told = `${live} machines, ${held.vms} places, ${waiting} waiting, the pool has ${own}`
+            return waiting === 0 && held.vms <= own && live <= own && (idle === undefined || live >= idle.ready)
+          })
+          yield* settled(onlyPool, () => told)
+          yield* turns(last)
+          yield* Scope.close(scope, Exit.void)
+          assert.deepStrictEqual(yield* machines.live, [])
+          assert.deepStrictEqual((yield* capacity.stats).held.vms, 0)
+        }).pipe(Effect.provide(context))
+      }),
+    { arbitrary: { runs: 300 }, timeout: 120_000 }
+  )
+
+  it.effect("a caller that leaves at any step of a claim leaves the pool whole, and its clone dead", () =>
+    Effect.gen(function* () {
+      let given = 0
+      for (let steps = 0; steps < 120; steps++) {
+        yield* Effect.gen(function* () {
+          const machines = yield* Testing.Machines
+          const pool = yield* Pool
+          const full = Effect.map(pool.stats, ([it]) => it?.ready === 1)
+          yield* settled(full, () => "the pool was never full")
+          const calling = yield* Effect.forkChild(Sandbox.use((it) => Effect.scoped(it.session())))
+          yield* turns(steps)
+          yield* Fiber.interrupt(calling)
+          yield* settled(full, () => "the pool was not filled again")
+          const live = yield* machines.live
+          assert.strictEqual(live.length, 1, `left after ${steps} turns: ${live.join()}`)
+          if (live[0] !== 1) given++
+        }).pipe(Effect.provide(Testing.layer({ pool: { size: 1 } })), Effect.scoped)
+      }
+      // Some left before the pool had heard of them, most after.
+      assert.isAbove(given, 20)
+      assert.isBelow(given, 120)
+    })
+  )
+
+  it.effect("a clone whose template was made again is destroyed at the claim, and a new one is made", () =>
+    Effect.gen(function* () {
+      const machines = yield* Testing.Machines
+      const pool = yield* Pool
+      const { run } = yield* Sandbox
+      const full = Effect.map(pool.stats, ([it]) => it?.ready === 2)
+      yield* settled(full, () => "the pool was never full")
+      yield* machines.remakeTemplate
+      const { receipt } = yield* run({ language: "python", code: "1" })
+      assert.deepStrictEqual(receipt.startPath, {
+        kind: "restore",
+        missed: [{ kind: "pool", reason: "none of the pool's 2 clones is ready" }]
+      })
+      assert.deepStrictEqual(
+        (yield* machines.live).filter((vm) => vm <= 2),
+        []
+      )
+      yield* settled(full, () => "the pool was not filled again")
+      assert.strictEqual((yield* run({ language: "python", code: "1" })).receipt.startPath.kind, "pool")
+    }).pipe(Effect.provide(Testing.layer({ pool: { size: 2 } })), Effect.scoped)
+  )
+
+  it.effect(
+    "a hundred runs at once where there is room for four: all succeed, in turn, and all places are free after",
+    () =>
+      Effect.gen(function* () {
+        const sandbox = yield* Sandbox
+        const machines = yield* Testing.Machines
+        let most = 0
+        const running = yield* Effect.forEach(
+          Array.from({ length: 100 }),
+          () => sandbox.run({ language: "python", code: "works" }),
+          { concurrency: "unbounded" }
+        ).pipe(Effect.forkChild({ startImmediately: true }))
+        while (running.pollUnsafe() === undefined) {
+          most = Math.max(most, (yield* machines.live).length)
+          yield* TestClock.adjust("5 millis")
+        }
+        const results = yield* Fiber.join(running)
+        assert.strictEqual(results.filter(({ receipt }) => receipt.outcome === "Success").length, 100)
+        assert.strictEqual(most, 4)
+        const { held, waiting } = yield* Capacity.use((it) => it.stats)
+        assert.deepStrictEqual([held.vms, waiting, (yield* machines.live).length], [0, 0, 0])
+      }).pipe(Effect.provide(Testing.layer({ script, capacity: { vms: 4 } })), Effect.scoped)
+  )
+})
