@@ -399,10 +399,11 @@ describe("this machine", () => {
       assert.strictEqual(cold.path, fs.realpathSync(withQemu ?? ""))
       assert.match(cold.identity, /^[0-9a-f]{64}$/)
       assert.strictEqual(cold.accelerator === "tcg", cold.missedAccelerators.length === 1)
-      const [took, warm] = yield* Effect.timed(askQemu(env))
+      const warm = yield* askQemu(env)
       assert.deepStrictEqual({ ...warm, atLeast: null }, { ...cold, atLeast: null })
-      // A launch alone takes 40 ms or more; the bound leaves room for a busy machine.
-      assert.isBelow(Duration.toMillis(took), 40)
+      // A launch alone takes 40 ms or more; on a busy machine one try in several is undisturbed.
+      const tries = yield* Effect.forEach([1, 2, 3, 4, 5, 6, 7, 8], () => Effect.timed(askQemu(env)))
+      assert.isBelow(Math.min(...tries.map(([took]) => Duration.toMillis(took))), 40)
     })
   )
 
