@@ -29,6 +29,7 @@ import * as memory from "./memory.ts"
 import { picture } from "./picture.ts"
 import * as programs from "./process.ts"
 import * as packages from "./packages.ts"
+import * as output from "./output.ts"
 import * as pool from "./pool.ts"
 import * as ports from "./ports.ts"
 import * as start from "./start.ts"
@@ -68,6 +69,7 @@ const main = Effect.gen(function* () {
     ...(yield* start.measure(many(5, 40))),
     ...(yield* exec.measure(many(50, 300))),
     ...(yield* programs.measure(many(20, 100))),
+    ...(yield* output.measure(many(1, 5))),
     ...(yield* files.measure(many(20, 100))),
     ...(yield* egress.measure(many(20, 100))),
     ...(yield* ports.measure(many(20, 100))),
