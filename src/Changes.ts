@@ -1,5 +1,6 @@
 /**
- * Changes: which files are not what they were, since the session's start, since a mark, or since an execution began.
+ * Changes: which files are not what they were, since the session's start, since a mark, or since an execution began. The
+ * start of a session that goes on from a snapshot is when it does.
  *
  * The guest tells them from the overlay that it writes to, so what nobody touched costs nothing. A report says what is
  * different now, not what was done: a file that was made and removed again is not in it, nor one that was written with what

@@ -220,6 +220,13 @@ printf '\2' >> binary; ln -s made link; echo more >> .bashrc; rm .profile; seq 1
       assert.strictEqual(of("sparse")?.after?.size, 1024 ** 3)
       assert.isAbove(of("y")?.patch?.length ?? 0, 300_000)
 
+      // A session that goes on from here has changed nothing yet.
+      const [fork] = yield* it.fork(1)
+      if (fork?._tag !== "Success") return assert.fail("no fork")
+      assert.deepStrictEqual(kinds(yield* fork.success.changes()), [])
+      yield* fork.success.exec({ language: "bash", code: "echo more >> y" })
+      assert.deepStrictEqual(kinds(yield* fork.success.changes()), ["modified /home/user/y"])
+
       // Marks: of other sessions, of none, and the last sixteen.
       const first = yield* it.mark
       for (let n = 0; n < 16; n++) yield* it.mark

@@ -31,6 +31,10 @@ const kinds: Record<TaskFailure["_tag"], ReadonlyArray<Case>> = {
     ["bash", "f() { nonsense-command; }; f", "command nonsense-command"],
     ["bash", "set -e; nonsense-command; echo no", "command nonsense-command"],
     ["bash", "set +e; /nowhere/program", "command /nowhere/program"],
+    ["bash", "exec nonsense-command --flag", "command nonsense-command"],
+    ["bash", "exec -c -a name nonsense-command", "command nonsense-command"],
+    ["bash", "(exec nonsense-command)", "command nonsense-command"],
+    ["bash", "exec /nowhere/program", "command /nowhere/program"],
     ["bash", "printf '\\x7fELF garbage' >/tmp/elf; chmod +x /tmp/elf; /tmp/elf", "executable /tmp/elf"],
     [
       "bash",
@@ -73,6 +77,8 @@ const kinds: Record<TaskFailure["_tag"], ReadonlyArray<Case>> = {
   TaskFailed: [
     ["bash", "exit 126", "exit 126"],
     ["bash", "exit 127", "exit 127"],
+    ["bash", "shopt -s execfail; exec nonsense-command; exec 3<&-; exit 127", "exit 127"],
+    ["bash", "exec bash -c 'exit 126'", "exit 126"],
     ["bash", "nonsense-command || true; exit 127", "exit 127"],
     ["bash", "nonsense-command; false", "exit 1"],
     ["bash", "(exit 127)", "exit 127"],

@@ -31,6 +31,7 @@ type Session struct {
 	gateway *egress.Gateway
 	version string
 	build   bool // the machine is being made into a template
+	served  bool // it has been somebody's
 }
 
 // New returns a session that no host has greeted.
@@ -82,6 +83,12 @@ func (s *Session) Hello(payload []byte) (any, error) {
 		FileSizeBytes: h.fileSize,
 	}))
 	ack.Network = did("network", s.connect(h.network))
+	// What another session changed, from which this one goes on, is none of it;
+	// nor is what was just done for a way out.
+	if s.served || h.network != nil {
+		s.changes.Start()
+	}
+	s.served = s.served || !s.build
 	g := s.greeting()
 	g.Acknowledged = &ack
 	return g, nil
