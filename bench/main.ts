@@ -17,12 +17,14 @@ import { version } from "../src/cli/version.ts"
 import { Host } from "../src/Host.ts"
 import { Image } from "../src/Image.ts"
 import { Sandbox } from "../src/Sandbox.ts"
+import { layer as snapshots } from "../src/Snapshot.ts"
 import { Template } from "../src/Template.ts"
 import * as cli from "./cli.ts"
 import { compare, comparison } from "./compare.ts"
 import * as egress from "./egress.ts"
 import * as exec from "./exec.ts"
 import * as files from "./files.ts"
+import * as fork from "./fork.ts"
 import * as History from "./History.ts"
 import { type Measurement, table } from "./Measure.ts"
 import * as memory from "./memory.ts"
@@ -74,6 +76,7 @@ const main = Effect.gen(function* () {
     ...(yield* egress.measure(many(20, 100))),
     ...(yield* ports.measure(many(20, 100))),
     ...(yield* packages.measure(many(5, 20))),
+    ...(yield* fork.measure(many(2, 20))),
     ...(yield* pool.measure(many(3, 30), { idleSeconds: many(4, 10) })),
     ...(yield* throughput.measure(values.short ? [2, 8] : [1, 2, 8, 32, 100], many(1, 1))),
     ...(yield* memory.measure(many(4, 12))),
@@ -106,6 +109,7 @@ const main = Effect.gen(function* () {
 
 const layer = Sandbox.layerTemplate.pipe(
   Layer.provideMerge(Template.layer),
+  Layer.provideMerge(snapshots),
   Layer.provideMerge(Image.layer),
   Layer.provideMerge(Host.layer)
 )

@@ -477,3 +477,15 @@ export const race = Effect.fn("Snapshot.race")(function* <A, E, R>(
  * @category combinators
  */
 export const promote = (parent: Session, child: Session): Effect.Effect<Session> => Effect.as(parent.close, child)
+
+/**
+ * The snapshots of this host's cache directory, with everything they need: to list, verify and remove them.
+ *
+ * @since 0.1.0
+ * @category layers
+ */
+export const layer: Layer.Layer<Snapshots> = Snapshots.layer.pipe(
+  Layer.provide(Capacity.layer),
+  Layer.provide(Image.layer),
+  Layer.provide(Host.layer)
+)

@@ -292,6 +292,16 @@ describe("the host's commands", { timeout }, () => {
     assert.deepStrictEqual([verified.code, verified.stderr], [0, ""])
   })
 
+  it("snapshot list shows what there is; remove and verify of none are failures", async () => {
+    const listed = await runCli(["snapshot", "list", "--json"])
+    assert.deepStrictEqual([listed.code, Array.isArray(JSON.parse(listed.stdout))], [0, true])
+    for (const command of ["remove", "verify"]) {
+      const done = await runCli(["snapshot", command, "nobody"])
+      assert.deepStrictEqual([done.code, done.stdout], [125, ""])
+      assert.strictEqual(done.stderr, "exec-sandbox: snapshot nobody: there is no such snapshot\n")
+    }
+  })
+
   it("template verify of none is a failure", async () => {
     const done = await runCli(["template", "verify", "0".repeat(32)])
     assert.deepStrictEqual([done.code, done.stdout], [1, ""])

@@ -19,7 +19,7 @@ import { Fd } from "../qemu/CommandLine.ts"
 import type { Machine, MachineFailure } from "../qemu/Machine.ts"
 import { fail, type SandboxError, SnapshotFailed } from "../SandboxError.ts"
 import { capabilities, launch, type Parts, saveState, socketIn, type TemplateFiles, withOpen } from "../Vm.ts"
-import { type OwnPages, openOwnPages } from "./OwnPages.ts"
+import { type OwnPages, openOwnPages, type Piece } from "./OwnPages.ts"
 
 /** How long the clone's guest stood still, by QEMU's clock, in ms, and how many bytes of memory were its own. */
 export interface Captured {
@@ -31,9 +31,6 @@ export interface Captured {
 const bound = "90 seconds"
 /** How long the guest may take to read what it was sent; its agent comes first, so this says that it hangs. */
 const settlesWithin = "10 seconds"
-/** Own pages are kept in memory until the clone runs on; what is more than this is written at once, in bytes. */
-const maxHeld = 128 * 1024 * 1024
-
 const failed = (problem: string, cause?: unknown): SandboxError =>
   fail(new SnapshotFailed({ snapshot: null, kind: "capture", problem, ...(cause === undefined ? {} : { cause }) }))
 
@@ -104,7 +101,7 @@ const wholeState = (head: Buffer, devices: Buffer): Buffer => {
 interface Still {
   readonly pausedMs: number
   readonly ownBytes: number
-  readonly pages: ReadonlyArray<{ readonly at: number; readonly bytes: Buffer }>
+  readonly pieces: ReadonlyArray<Piece>
 }
 
 /** Stops the clone, reads what is its own and lets it run on, whatever happens meanwhile. */
@@ -130,31 +127,30 @@ const readStill = Effect.fnUntraced(function* (
     if (name === "STOP") stoppedAt = atMs
     else if (name === "RESUME") resumedAt = atMs
   })
-  const pages: Array<{ readonly at: number; readonly bytes: Buffer }> = []
-  let held = 0
   const file = yield* Effect.acquireRelease(
     attempt("its memory cannot be kept", () => fs.openSync(ram, "r+")),
     (fd) => Effect.sync(() => fs.closeSync(fd))
   )
   const run = machine.commands({ execute: "cont" })
-  const ownBytes = yield* machine
+  const { bytes, pieces } = yield* machine
     .commands({ execute: "stop" }, { execute: "xen-save-devices-state", arguments: { filename: devices, live: false } })
     .pipe(
       Effect.mapError(lost),
       Effect.andThen(refreshDisk),
       Effect.andThen(
-        attempt("its memory cannot be read", () =>
-          own.read((at, bytes) => {
-            if (held + bytes.length > maxHeld) return void fs.writeSync(file, bytes, 0, bytes.length, at)
-            held += bytes.length
-            pages.push({ at, bytes: Buffer.from(bytes) })
+        // The reads must be over before what they read from is closed.
+        Effect.uninterruptible(
+          Effect.tryPromise({
+            try: () => own.read(({ at, bytes }) => void fs.writeSync(file, bytes, 0, bytes.length, at)),
+            catch: (error) =>
+              failed(`its memory cannot be read: ${error instanceof Error ? error.message : String(error)}`)
           })
         )
       ),
       Effect.tap(() => Effect.mapError(run, lost)),
       Effect.onExit((exit) => (Exit.isSuccess(exit) ? Effect.void : Effect.ignore(run)))
     )
-  return { pausedMs: resumedAt - stoppedAt, ownBytes, pages }
+  return { pausedMs: resumedAt - stoppedAt, ownBytes: bytes, pieces }
 }, Effect.scoped)
 
 /** Has a second QEMU load the copy, merge the clone's disk with what it lies on, and save the machine as a template. */
@@ -243,12 +239,12 @@ export const capture = Effect.fn("Vm.capture")(
       fs.chmodSync(files.ram, 0o600)
       if (launcher.uid !== null) fs.chownSync(files.ram, launcher.uid, launcher.gid ?? -1)
     })
-    const { ownBytes, pages, pausedMs } = yield* readStill(parts, own, files.ram, devices, copied.refresh)
+    const { ownBytes, pausedMs, pieces } = yield* readStill(parts, own, files.ram, devices, copied.refresh)
     yield* Effect.tryPromise({
       try: async () => {
         const ram = await fs.promises.open(files.ram, "r+")
         try {
-          for (const { at, bytes } of pages) await ram.write(bytes, 0, bytes.length, at)
+          for (const { at, bytes } of pieces) await ram.write(bytes, 0, bytes.length, at)
         } finally {
           await ram.close()
         }

@@ -7,20 +7,36 @@
  * under emulation (7.2, busy host) one guest copied so came up with a broken list in its kernel.
  */
 import * as fs from "node:fs"
+import { promisify } from "node:util"
+
+/** A piece of the memory, by its place in the memory file. */
+export interface Piece {
+  readonly at: number
+  readonly bytes: Buffer
+}
 
 /** The pages of one machine. */
 export interface OwnPages {
-  /** Gives all of them, in order, in pieces of at most 1 MiB that are only valid during the call; how many bytes there were. */
-  readonly read: (take: (at: number, bytes: Buffer) => void) => number
+  /**
+   * Gives all of them and how many bytes they are; what finds no room in the memory that was made ready is given to `write`
+   * at once. Must have ended before `close`.
+   */
+  readonly read: (
+    write: (piece: Piece) => void
+  ) => Promise<{ readonly bytes: number; readonly pieces: ReadonlyArray<Piece> }>
   readonly close: () => void
 }
 
 const pageSize = 4096
-/** Bytes read at once. */
+/** Bytes read at once, and reads at once: the host's cores are free while the machine stands still. */
 const most = 1024 * 1024
+const atOnce = 4
 /** So many foreign pages between two own ones are read with them: a system call costs more. */
 const gap = 4
 const entrySize = 8
+/** Room is made ready for what there is before, a quarter more, and this; at most `maxRoom`. In bytes. */
+const slack = 8 * 1024 * 1024
+const maxRoom = 256 * 1024 * 1024
 
 /** A part of the memory file, in bytes, and where QEMU has it. */
 interface Mapping {
@@ -51,6 +67,17 @@ const readAll = (fd: number, into: Buffer, position: number): void => {
   }
 }
 
+const readSome = promisify(fs.read)
+
+/** A run of pages to read: where QEMU has it and where it belongs. */
+interface Run {
+  readonly address: number
+  readonly at: number
+  readonly size: number
+}
+
+const bytesOf = (list: ReadonlyArray<Run>): number => list.reduce((sum, it) => sum + it.size, 0)
+
 /**
  * Opens the memory of a process of ours that maps `file` (`size` bytes) privately. Throws where that cannot be had: on
  * another system than Linux, or without the right to look into the process.
@@ -69,12 +96,8 @@ export const openOwnPages = (pid: number, file: number, size: number): OwnPages 
     throw error
   }
   const entries = Buffer.alloc((Math.max(...mappings.map((it) => it.size)) / pageSize) * entrySize)
-  const buffer = Buffer.alloc(most)
 
-  const readMapping = (
-    { address, offset, size: length }: Mapping,
-    take: (at: number, bytes: Buffer) => void
-  ): number => {
+  const runsOf = ({ address, offset, size: length }: Mapping): ReadonlyArray<Run> => {
     const pages = length / pageSize
     const table = entries.subarray(0, pages * entrySize)
     readAll(pagemap, table, (address / pageSize) * entrySize)
@@ -84,7 +107,7 @@ export const openOwnPages = (pid: number, file: number, size: number): OwnPages 
       const flags = (words[2 * page + 1] ?? 0) >>> 29
       return flags === 0b100 || (flags & 0b010) !== 0
     }
-    let bytes = 0
+    const runs: Array<Run> = []
     for (let page = 0; page < pages;) {
       if (!isOwn(page)) {
         page++
@@ -94,17 +117,40 @@ export const openOwnPages = (pid: number, file: number, size: number): OwnPages 
       for (let next = end; next < pages && next - end <= gap && next - page < most / pageSize; next++) {
         if (isOwn(next)) end = next + 1
       }
-      const piece = buffer.subarray(0, (end - page) * pageSize)
-      readAll(memory, piece, address + page * pageSize)
-      take(offset + page * pageSize, piece)
-      bytes += piece.length
+      runs.push({ address: address + page * pageSize, at: offset + page * pageSize, size: (end - page) * pageSize })
       page = end
     }
-    return bytes
+    return runs
   }
+  const runs = (): ReadonlyArray<Run> => mappings.flatMap(runsOf)
+
+  // Touched now, so that nothing has to be found for it while the machine stands still.
+  const room = Buffer.alloc(Math.min(maxRoom, Math.ceil(bytesOf(runs()) * 1.25) + slack), 1)
 
   return {
-    read: (take) => mappings.reduce((sum, it) => sum + readMapping(it, take), 0),
+    read: async (write) => {
+      const all = runs()
+      const pieces: Array<Piece> = []
+      let used = 0
+      let next = 0
+      const reader = async (): Promise<void> => {
+        for (let run = all[next++]; run !== undefined; run = all[next++]) {
+          const fits = used + run.size <= room.length
+          const bytes = fits ? room.subarray(used, used + run.size) : Buffer.alloc(run.size)
+          if (fits) used += run.size
+          for (let got = 0; got < run.size;) {
+            const { bytesRead } = await readSome(memory, bytes, got, run.size - got, run.address + got)
+            if (bytesRead === 0) throw new Error("QEMU's memory cannot be read to its end")
+            got += bytesRead
+          }
+          if (fits) pieces.push({ at: run.at, bytes })
+          else write({ at: run.at, bytes })
+        }
+      }
+      const ends = await Promise.allSettled(Array.from({ length: atOnce }, reader))
+      for (const end of ends) if (end.status === "rejected") throw end.reason
+      return { bytes: bytesOf(all), pieces }
+    },
     close: () => {
       fs.closeSync(pagemap)
       fs.closeSync(memory)

@@ -2,13 +2,10 @@
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
-import * as Layer from "effect/Layer"
-import { Capacity } from "../../Capacity.ts"
-import { type Snapshot, Snapshots } from "../../Snapshot.ts"
+import { layer, type Snapshot, Snapshots } from "../../Snapshot.ts"
 import { Leave } from "../ending.ts"
 import * as flags from "../flags.ts"
 import { print, printJson, size, table } from "../output.ts"
-import { layer } from "../services.ts"
 
 const row = (it: Snapshot): ReadonlyArray<string> => [
   it.id,
@@ -47,5 +44,5 @@ const verify = Command.make("verify", { snapshot: which }, ({ snapshot }) =>
 export const snapshot = Command.make("snapshot").pipe(
   Command.withDescription("Snapshots: sessions that were saved to go on from"),
   Command.withSubcommands([list, remove, verify]),
-  Command.provide(Snapshots.layer.pipe(Layer.provide(Capacity.layer), Layer.provide(layer)))
+  Command.provide(layer)
 )
