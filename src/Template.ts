@@ -28,7 +28,7 @@ import { report } from "./internal/Progress.ts"
 import * as TemplateStore from "./internal/TemplateStore.ts"
 import { sweep } from "./internal/Temporary.ts"
 import { type PackageError, type Packages, parsed, Policy, refused } from "./Packages.ts"
-import { commandLine } from "./qemu/CommandLine.ts"
+import { commandLine, kernelCommandLine } from "./qemu/CommandLine.ts"
 import type { StartPath } from "./Receipt.ts"
 import { type BootFailed, fail, type SandboxError, TemplateUnusable } from "./SandboxError.ts"
 import * as Telemetry from "./Telemetry.ts"
@@ -87,17 +87,21 @@ const cpuIdentity = (accelerator: string): string => {
 
 /** Names everything that the bytes of a saved machine depend on: what has another key does not load. */
 export const machineKey = (arch: Vm.ImageFiles["arch"], { memoryMiB, qemu }: Vm.Shape, image: string): string => {
-  const machine = commandLine({
+  const input = {
     arch,
     accelerator: qemu.accelerator,
     memoryMiB,
     seccomp: qemu.seccomp,
     portName,
-    readonlyRam: qemu.atLeast(8, 2),
-    start: { kind: "restore" }
-  })
+    readonlyRam: qemu.atLeast(8, 2)
+  }
+  const machine = commandLine({ ...input, start: { kind: "restore" } })
+  // What the booted kernel was told stays in its memory; the TSC's measured frequency varies from start to start.
+  const kernel = kernelCommandLine({ ...input, start: { kind: "boot", tscKhz: null } })
   return createHash("sha256")
-    .update(JSON.stringify([TemplateStore.format, image, qemu.identity, cpuIdentity(qemu.accelerator), machine]))
+    .update(
+      JSON.stringify([TemplateStore.format, image, qemu.identity, cpuIdentity(qemu.accelerator), machine, kernel])
+    )
     .digest("hex")
     .slice(0, 32)
 }

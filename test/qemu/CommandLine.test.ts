@@ -44,11 +44,13 @@ describe("CommandLine", () => {
   it("gives the TSC's frequency under emulation only: there its calibration can hang", () => {
     assert.include(kernelCommandLine(boot), "tsc_early_khz=2600000")
     assert.notInclude(kernelCommandLine({ ...boot, accelerator: "kvm" }), "tsc_early_khz")
+    assert.include(kernelCommandLine(boot), "init_on_alloc=0")
+    assert.notInclude(kernelCommandLine({ ...boot, accelerator: "kvm" }), "init_on_alloc=0")
     assert.notInclude(kernelCommandLine({ ...boot, start: { kind: "boot", tscKhz: null } }), "tsc_early_khz")
   })
 
   it("emulates no cmpxchg16b, which spoils the flags", () => {
-    assert.deepStrictEqual(values(boot, "-cpu"), ["max,-cx16"])
+    assert.deepStrictEqual(values(boot, "-cpu"), ["max,-cx16,-erms,-fsrm"])
     assert.deepStrictEqual(values({ ...boot, arch: "arm64" }, "-cpu"), ["max"])
   })
 
