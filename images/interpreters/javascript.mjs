@@ -691,7 +691,7 @@ function prepare(order) {
   freshStreams()
   const { entropy, language } = execution.settings
   if (entropy) reseed(entropy)
-  used = number !== warmUp
+  if (number !== warmUp && !execution.settings.rehearsal) used = true
   if (entropy) send(`started ${number} reseeded\n`)
   storage.enterWith(execution)
   run(execution.directory)

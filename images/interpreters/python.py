@@ -155,6 +155,24 @@ class Pipe:
             pass
 
 
+class Input(FileIO):
+    """Descriptor 0, which knows whether anything was asked of it."""
+
+    touched = False
+
+    def readinto(self, buffer, file_read=FileIO.readinto):
+        self.touched = True
+        return file_read(self, buffer)
+
+    def readall(self, file_read=FileIO.readall):
+        self.touched = True
+        return file_read(self)
+
+    def seek(self, *arguments, file_seek=FileIO.seek):
+        self.touched = True
+        return file_seek(self, *arguments)
+
+
 class Output(FileIO):
     """Descriptor 1 or 2; but what a left-over thread prints goes to the execution that started it."""
 
@@ -192,7 +210,7 @@ def text_output(fd, name, errors):
 
 
 def text_input():
-    raw = FileIO(0, "r", closefd=False)
+    raw = Input(0, "r", closefd=False)
     raw.name = "<stdin>"
     stream = TextIOWrapper(BufferedReader(raw), "utf-8", "surrogateescape", "\n")
     stream.mode = "r"
@@ -203,15 +221,43 @@ def make_streams():
     return text_input(), text_output(1, "<stdout>", "surrogateescape"), text_output(2, "<stderr>", "backslashreplace")
 
 
-spare = []  # streams made while nobody waits for us
+spare = []  # streams for the next execution, made while nobody waits for us
+
+
+def state(stream):
+    """What user code can have changed about a stream; no two equal ones behave differently."""
+    raw = stream.buffer.raw
+    return (
+        type(stream),
+        stream.closed,
+        stream.encoding,
+        stream.errors,
+        stream.line_buffering,
+        stream.write_through,
+        stream.__dict__,
+        type(stream.buffer),
+        stream.buffer.__dict__,
+        type(raw),
+        raw.__dict__,
+    )
+
+
+def untouched(streams):
+    """Whether an execution's streams are as new. (Making them is a third of a short execution.)"""
+    try:
+        return [state(stream) for stream in streams] == new_states
+    except Exception:
+        return False  # detached, closed or worse
 
 
 def set_streams(directory, has_input):
-    redirect(directory + "/stdin" if has_input else "/dev/null", O_RDONLY, 0)
+    if has_input or not hooks.nowhere:
+        redirect(directory + "/stdin" if has_input else "/dev/null", O_RDONLY, 0)
+    hooks.nowhere = False
     redirect(directory + "/stdout", O_WRONLY, 1)
     redirect(directory + "/stderr", O_WRONLY, 2)
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__ = spare.pop() if spare else make_streams()
-    return sys.stdout, sys.stderr
+    return sys.stdin, sys.stdout, sys.stderr
 
 
 def let_go():
@@ -225,9 +271,12 @@ def let_go():
     dup2(null, 2)
     if null > 2:
         close_quietly(null)
+    hooks.nowhere = True
 
 
 def flush_streams(streams):
+    """Returns whether the execution's own streams have nothing left to write."""
+    flushed = True
     for stream in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)):
         if stream not in streams:
             try:
@@ -238,13 +287,14 @@ def flush_streams(streams):
         try:
             TextIOWrapper.flush(stream)
         except Exception:
-            pass  # closed by the user, who had it flushed
+            flushed = False  # closed by the user, who had it flushed, or nowhere to write
     ctypes = sys.modules.get("ctypes")
     if ctypes:  # C code loaded by the user may have printed through libc
         try:
             ctypes.pythonapi.fflush(None)
         except Exception:
             pass
+    return flushed
 
 
 # --- Fresh randomness ----------------------------------------------------------------------------------------------------------------
@@ -416,10 +466,10 @@ def describe_exception(error, message, text):
 
 
 class Outcome:
-    __slots__ = "exit_code", "exception", "commands", "result"
+    __slots__ = "exit_code", "exception", "commands", "result", "flushed"
 
     def __init__(self, exit_code=0):
-        self.exit_code, self.exception, self.commands, self.result = exit_code, "null", "", "null"
+        self.exit_code, self.exception, self.commands, self.result, self.flushed = exit_code, "null", "", "null", False
 
     def json(self):
         return (
@@ -479,10 +529,16 @@ def attempt(expected, function, *arguments):
 
 def compile_code(data, name):
     """(body, trailing expression), each a code object or None."""
-    source = attempt(UnicodeDecodeError, data.decode, "utf-8-sig")
+    source = attempt(UnicodeDecodeError, data.decode)
     if source is None:
         return compile(data, name, "exec", 0, True), None  # says what is wrong, as Python does
+    source = source.removeprefix("\ufeff")
     remember_source(name, source)
+    if len(source) < 200 and "\n" not in source and "\\" not in source and source[:1] not in (" ", "\t", "\f"):
+        # A single expression, perhaps: then there is no need for a tree. (What has a backslash could be warned of twice.)
+        last = attempt((SyntaxError, ValueError, RecursionError, MemoryError), compile, source, name, "eval", 0, True)
+        if last:
+            return None, last
     tree = attempt(RecursionError, compile, source, name, "exec", PARSE_ONLY, True)
     if tree is None:
         return compile(source, name, "exec", 0, True), None  # too deep for an AST, perhaps not for the compiler
@@ -563,7 +619,7 @@ def run_code(data, name, overlay, streams):
     except BaseException as error:
         outcome = report(error, streams)
         error.__traceback__ = None
-    flush_streams(streams)
+    outcome.flushed = flush_streams(streams)
     return outcome
 
 
@@ -580,6 +636,7 @@ class Hooks:
     """What the user has set for their own code only, and must not act on ours: SIGINT handler, tracing, recursion limit."""
 
     interrupt, trace, profile, depth = _signal.default_int_handler, None, None, get_depth()
+    nowhere = False  # descriptors 0, 1 and 2 are /dev/null
     missed = False  # SIGINT has come before the execution that it means has begun
 
     def start_tracing(self):
@@ -634,7 +691,7 @@ def execute(directory, settings, announce):
     for path in [path for path, finder in sys.path_importer_cache.items() if finder is None]:
         del sys.path_importer_cache[path]  # a directory of packages may have come into being
     overlay = Overlay(settings["env"], settings["cwd"])
-    outcome = run_interruptibly(data, f"<exec-{settings['sequence']}>", overlay, streams)
+    outcome = run_interruptibly(data, f"<exec-{settings['sequence']}>", overlay, streams[1:])
     if getpid() != pid:
         return outcome.exit_code  # the user's child came to the end of the code: it ends as a process does
     overlay.remove()
@@ -648,15 +705,19 @@ def execute(directory, settings, announce):
         evidence = b""
     let_go()
     announce("done", " " + evidence.decode() if evidence else "")
+    if outcome.flushed and untouched(streams):
+        spare[:] = [streams]
     return None
 
 
 def make_spare():
     """Work for the next execution that can be done now."""
+    if spare:
+        return
     try:
         spare[:] = [make_streams()]
     except OSError:
-        spare.clear()  # the user has closed a descriptor
+        pass  # the user has closed a descriptor
 
 
 def serve(directory):
@@ -714,6 +775,9 @@ def new_main():
     sys.orig_argv[:] = [sys.executable]
     return vars(module)
 
+
+pristine = make_streams()  # kept, because closing changes them
+new_states = [state(stream) for stream in pristine]
 
 if __name__ == "__main__":
     home = sys.argv[1]

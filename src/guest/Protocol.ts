@@ -90,6 +90,8 @@ export interface ExecOpen {
   readonly keep: boolean
   /** Asks for a report of changed files; it comes as DATA of `Sub.file` before END. */
   readonly changes: ChangesOpen | null
+  /** Code of our own that leaves nothing behind, random numbers that were drawn ahead least of all. */
+  readonly rehearsal?: true
 }
 
 /** OPEN of a process: `argv` or `shell`. Its stdin follows as DATA. */

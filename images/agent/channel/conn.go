@@ -61,7 +61,7 @@ func New(port io.ReadWriteCloser, handler Handler, log func(string)) *Conn {
 
 // Announce sends the greeting of a guest that has just booted.
 func (c *Conn) Announce(hello any) error {
-	payload, err := json.Marshal(hello)
+	payload, err := encode(hello)
 	if err != nil {
 		return fmt.Errorf("announcing: %w", err)
 	}
@@ -215,7 +215,7 @@ func (c *Conn) greet(f *Frame) error {
 	if err != nil {
 		return broken("HELLO: %v", err)
 	}
-	payload, err := json.Marshal(answer)
+	payload, err := encode(answer)
 	if err != nil {
 		return broken("HELLO: %v", err)
 	}

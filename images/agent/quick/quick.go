@@ -110,6 +110,12 @@ func Remove(directory int, name string, flags int) error {
 	return failure(errno)
 }
 
+// FileSystem describes the file system of an open file.
+func FileSystem(fd int, st *unix.Statfs_t) error {
+	_, _, errno := unix.RawSyscall(unix.SYS_FSTATFS, uintptr(fd), uintptr(unsafe.Pointer(st)), 0)
+	return failure(errno)
+}
+
 // Pending is how many bytes a pipe holds.
 func Pending(fd int) int {
 	var n int32

@@ -64,6 +64,7 @@ type cgroup struct {
 
 	// Kept open: they are read around every execution.
 	cpuStat, memoryPeak, memoryEvents, pidsEvents int
+	text                                          [1024]byte // what was read last
 }
 
 // Group makes the cgroup of one interpreter.
@@ -173,12 +174,11 @@ func (g *cgroup) counters() counters {
 
 // field reads the number after a key at the start of a line, or -1.
 func (g *cgroup) field(fd int, key string) int64 {
-	var buffer [1024]byte
-	n, err := quick.ReadStart(fd, buffer[:])
+	n, err := quick.ReadStart(fd, g.text[:])
 	if err != nil {
 		return -1
 	}
-	return parseField(buffer[:n], key)
+	return parseField(g.text[:n], key)
 }
 
 func parseField(text []byte, key string) int64 {

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"exec-sandbox/agent/quick"
 )
 
 // Disk is the file system that everything users write goes to.
@@ -14,7 +16,8 @@ type Disk struct {
 	// below, and never the rest. -1: there is none.
 	Root int
 
-	allowed atomic.Int64 // bytes that users may have on it; 0 = all there are
+	allowed  atomic.Int64 // bytes that users may have on it; 0 = all there are
+	reserved bool         // there is a file that holds the rest
 }
 
 // filler takes what users may not have.
@@ -27,9 +30,13 @@ func (d *Disk) Reserve(bytes int64) error {
 	if d == nil || d.Root < 0 {
 		return nil
 	}
+	if bytes == 0 && !d.reserved {
+		return nil
+	}
 	if err := unix.Unlinkat(d.Root, filler, 0); err != nil && err != unix.ENOENT {
 		return fmt.Errorf("giving reserved space back: %w", err)
 	}
+	d.reserved = false
 	d.allowed.Store(0)
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(d.Root, &st); err != nil {
@@ -43,6 +50,7 @@ func (d *Disk) Reserve(bytes int64) error {
 	if err != nil {
 		return fmt.Errorf("reserving space: %w", err)
 	}
+	d.reserved = true
 	defer unix.Close(fd)
 	if err := unix.Fallocate(fd, 0, 0, excess); err != nil {
 		return fmt.Errorf("reserving %d bytes: %w", excess, err)
@@ -57,7 +65,7 @@ const full = 64 << 10
 // space says how many bytes users may have and how many they have.
 func (d *Disk) space() (allowed, used int64, ok bool) {
 	var st unix.Statfs_t
-	if d == nil || d.Root < 0 || unix.Fstatfs(d.Root, &st) != nil {
+	if d == nil || d.Root < 0 || quick.FileSystem(d.Root, &st) != nil {
 		return 0, 0, false
 	}
 	if allowed = d.allowed.Load(); allowed == 0 {

@@ -3,6 +3,7 @@ package run
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/flat"
 )
 
 // evidence is END's payload: what is known about how an execution ended.
@@ -68,6 +70,11 @@ var (
 // parseEvidence reads what the interpreter wrote. User code can have written
 // it, which is why nothing in it is more than a claim about the user's own code.
 func parseEvidence(text []byte) (*evidence, error) {
+	e := &evidence{}
+	if e.usual(text) {
+		e.fill()
+		return e, nil
+	}
 	var said struct {
 		ExitCode  *int            `json:"exitCode"`
 		Exception json.RawMessage `json:"exception"`
@@ -78,9 +85,75 @@ func parseEvidence(text []byte) (*evidence, error) {
 	if err := json.Unmarshal(text, &said); err != nil {
 		return nil, fmt.Errorf("reading the evidence: %w", err)
 	}
-	e := &evidence{ExitCode: said.ExitCode, Exception: said.Exception, Commands: said.Commands, Result: said.Result, tooLarge: said.TooLarge}
+	e = &evidence{ExitCode: said.ExitCode, Exception: said.Exception, Commands: said.Commands, Result: said.Result, tooLarge: said.TooLarge}
 	e.fill()
 	return e, nil
+}
+
+// usual reads what is said of most executions: an exit code and nothing else.
+func (e *evidence) usual(text []byte) bool {
+	return flat.Members(text, func(key string, v flat.Value) bool {
+		switch key {
+		case "exitCode":
+			var code int64
+			ok := v.Number(&code)
+			short := int(code)
+			e.ExitCode = &short
+			return ok
+		case "exception", "result":
+			return v.IsNull()
+		case "commands":
+			return v.IsEmpty()
+		case "tooLarge":
+			return v.Bool(&e.tooLarge)
+		}
+		return false
+	})
+}
+
+// AppendJSON writes END's payload.
+func (e *evidence) AppendJSON(out []byte) []byte {
+	out = append(out, `{"exitCode":`...)
+	if e.ExitCode == nil {
+		out = append(out, "null"...)
+	} else {
+		out = strconv.AppendInt(out, int64(*e.ExitCode), 10)
+	}
+	out = flat.AppendOptional(append(out, `,"signal":`...), e.Signal)
+	out = append(append(out, `,"exception":`...), e.Exception...)
+	out = append(append(out, `,"commands":`...), e.Commands...)
+	out = append(out, `,"limits":[`...)
+	for n, l := range e.Limits {
+		if n > 0 {
+			out = append(out, ',')
+		}
+		out = flat.AppendText(append(out, `{"limit":`...), l.Limit)
+		out = strconv.AppendInt(append(out, `,"allowed":`...), l.Allowed, 10)
+		out = strconv.AppendInt(append(out, `,"observed":`...), l.Observed, 10)
+		out = append(out, '}')
+	}
+	out = flat.AppendText(append(out, `],"state":`...), e.State)
+	out = append(append(out, `,"result":`...), e.Result...)
+	out = append(out, `,"usage":{"cpuMs":`...)
+	if e.Usage.CPUMs == nil {
+		out = append(out, "null"...)
+	} else {
+		out = strconv.AppendFloat(out, *e.Usage.CPUMs, 'f', -1, 64)
+	}
+	out = append(out, `,"peakMemoryBytes":`...)
+	if e.Usage.PeakMemoryBytes == nil {
+		out = append(out, "null"...)
+	} else {
+		out = strconv.AppendInt(out, *e.Usage.PeakMemoryBytes, 10)
+	}
+	out = strconv.AppendFloat(append(out, `,"wallMs":`...), e.Usage.WallMs, 'f', -1, 64)
+	out = append(out, '}')
+	if e.Rest != nil {
+		out = flat.AppendOptional(append(out, `,"rest":{"stdout":`...), e.Rest.Stdout)
+		out = flat.AppendOptional(append(out, `,"stderr":`...), e.Rest.Stderr)
+		out = append(out, '}')
+	}
+	return append(out, '}')
 }
 
 // fill makes it a value that always fits one frame, whatever it must leave out.
@@ -159,7 +232,9 @@ func (e *evidence) storage(d *Disk, fileSize int64, wasFull bool) {
 		Errno *string `json:"errno"`
 		Path  *string `json:"path"`
 	}
-	_ = json.Unmarshal(e.Exception, &exception)
+	if string(e.Exception) != string(null) {
+		_ = json.Unmarshal(e.Exception, &exception)
+	}
 	errno := ""
 	if exception.Errno != nil {
 		errno = *exception.Errno

@@ -1,7 +1,9 @@
 package run
 
 import (
+	"bytes"
 	"encoding/json"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -118,15 +120,76 @@ func TestFields(t *testing.T) {
 func TestSettings(t *testing.T) {
 	cwd, entropy := "/it's", "00ff"
 	s := settings{Language: "python", Env: map[string]string{"B": "2", "A": "1"}, Cwd: &cwd, Sequence: 7}
-	text, err := s.encode(false)
-	if want := `{"language":"python","env":{"A":"1","B":"2"},"cwd":"/it's","entropy":null,"sequence":7,"stdin":false}`; err != nil || string(text) != want {
-		t.Errorf("got %s, %v", text, err)
+	text := s.encode(false)
+	if want := `{"language":"python","env":{"A":"1","B":"2"},"cwd":"/it's","entropy":null,"sequence":7,"stdin":false}`; string(text) != want {
+		t.Errorf("got %s", text)
 	}
 	code := "<it's>"
 	s.Entropy, s.Stdin, s.Code = &entropy, true, &code
-	text, err = s.encode(true)
+	text = s.encode(false)
+	if want := `{"language":"python","env":{"A":"1","B":"2"},"cwd":"/it's","entropy":"00ff","sequence":7,"stdin":true,"code":"<it's>"}`; string(text) != want {
+		t.Errorf("got %s", text)
+	}
+	text = s.encode(true)
 	want := "__exec_sandbox_stdin=1\n__exec_sandbox_code='<it'\\''s>'\n__exec_sandbox_entropy='00ff'\n__exec_sandbox_cwd='/it'\\''s'\n__exec_sandbox_env=( 'A=1' 'B=2' )\n"
-	if err != nil || string(text) != want {
-		t.Errorf("got %s, %v", text, err)
+	if string(text) != want {
+		t.Errorf("got %s", text)
+	}
+}
+
+// What the evidence writes by itself must be what its fields' tags say.
+func TestEvidenceIsItsJSON(t *testing.T) {
+	code, signal, path, cpu, peak := 137, "SIGKILL", "/x/1.stdout", 12.345, int64(1<<40)
+	plain := evidence{State: "kept"}
+	plain.fill()
+	full := evidence{
+		ExitCode: &code, Signal: &signal, Exception: []byte(`{"type":"é<&>"}`), Commands: []byte(`[{"name":"x"}]`),
+		Limits: []limitHit{{"time", 30000, 30012}, {"memory", 1, -1}}, State: "reset", Result: []byte(`{"repr":"3","json":3}`),
+		Usage: usage{CPUMs: &cpu, PeakMemoryBytes: &peak, WallMs: 0.001}, Rest: &rest{Stdout: &path},
+	}
+	for _, e := range []evidence{plain, full} {
+		var out bytes.Buffer
+		encoder := json.NewEncoder(&out)
+		encoder.SetEscapeHTML(false)
+		if err := encoder.Encode(e); err != nil {
+			t.Fatal(err)
+		}
+		if got := string(e.AppendJSON(nil)) + "\n"; got != out.String() {
+			t.Errorf("got %s, want %s", got, out.String())
+		}
+	}
+}
+
+// The quick way must read what the thorough one reads.
+func TestUsualRequestsAndEvidence(t *testing.T) {
+	text := `{"method":"exec","language":"python","codeBytes":8,"stdinBytes":0,"env":{},"cwd":null,"timeoutMs":30000,"memoryBytes":null,` +
+		`"processes":null,"fileSizeBytes":0,"outputBytes":1048576,"outputFail":false,"keep":true,"rehearsal":true}`
+	var quick, thorough Request
+	if !quick.usual([]byte(text)) || json.Unmarshal([]byte(text), &thorough) != nil {
+		t.Fatal("not understood")
+	}
+	thorough.Env = nil // an empty one says the same
+	if !reflect.DeepEqual(quick, thorough) {
+		t.Errorf("got %+v, want %+v", quick, thorough)
+	}
+	for _, other := range []string{
+		strings.Replace(text, `"env":{}`, `"env":{"A":"1"}`, 1),
+		strings.Replace(text, `"exec"`, `"spawn"`, 1),
+		strings.Replace(text, `"keep"`, `"Keep"`, 1),
+		strings.Replace(text, `8`, `"8"`, 1),
+	} {
+		if (&Request{}).usual([]byte(other)) {
+			t.Errorf("taken for usual: %s", other)
+		}
+	}
+	if r, err := ParseRequest([]byte(strings.Replace(text, `"env":{}`, `"env":{"A":"1"}`, 1))); err != nil || r.Env["A"] != "1" || *r.CodeBytes != 8 {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	e := &evidence{}
+	if !e.usual([]byte(`{"exitCode":3,"exception":null,"commands":[],"result":null}`)) || *e.ExitCode != 3 {
+		t.Errorf("got %+v", e)
+	}
+	if (&evidence{}).usual([]byte(`{"exitCode":0,"exception":null,"commands":[],"result":{"repr":"1"}}`)) {
+		t.Error("a result is taken for none")
 	}
 }

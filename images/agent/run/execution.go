@@ -9,6 +9,7 @@ import (
 
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/flat"
 )
 
 // maxCode bounds the code of one execution, in bytes.
@@ -33,15 +34,72 @@ type Request struct {
 	Keep          bool   `json:"keep"`          // more than that goes to a file
 
 	Changes *changes.Options `json:"changes"` // asks for a report; nil: none
+
+	Rehearsal bool `json:"rehearsal"` // the host's own code, which leaves nothing behind
 }
 
 // ParseRequest reads OPEN's payload.
 func ParseRequest(payload []byte) (*Request, error) {
 	r := &Request{}
+	if r.usual(payload) {
+		return r, nil
+	}
+	*r = Request{}
 	if err := json.Unmarshal(payload, r); err != nil {
 		return nil, fmt.Errorf("reading the request: %w", err)
 	}
 	return r, nil
+}
+
+// usual reads the request of nearly every execution.
+func (r *Request) usual(payload []byte) bool {
+	return flat.Members(payload, func(key string, v flat.Value) bool {
+		switch key {
+		case "method":
+			return v.Text(&r.Method) && r.Method == "exec"
+		case "language":
+			return v.Text(&r.Language)
+		case "env":
+			return v.IsEmpty()
+		case "cwd":
+			if v.IsNull() {
+				return true
+			}
+			r.Cwd = new(string)
+			return v.Text(r.Cwd)
+		case "codeBytes":
+			return optional(v, &r.CodeBytes)
+		case "stdinBytes":
+			return optional(v, &r.StdinBytes)
+		case "timeoutMs":
+			return optional(v, &r.TimeoutMs)
+		case "memoryBytes":
+			return optional(v, &r.MemoryBytes)
+		case "fileSizeBytes":
+			return optional(v, &r.FileSizeBytes)
+		case "outputBytes":
+			return optional(v, &r.OutputBytes)
+		case "processes":
+			return v.IsNull()
+		case "outputFail":
+			return v.Bool(&r.OutputFail)
+		case "keep":
+			return v.Bool(&r.Keep)
+		case "changes":
+			return v.IsNull()
+		case "rehearsal":
+			return v.Bool(&r.Rehearsal)
+		}
+		return false
+	})
+}
+
+func optional(v flat.Value, to **int64) bool {
+	if v.IsNull() {
+		return true
+	}
+	*to = new(int64)
+	return v.Number(*to)
 }
 
 // check says what cannot be executed about it.
@@ -256,6 +314,6 @@ func (e *execution) stopTimers() {
 func (e *execution) noteStarted() {
 	if e.started && !e.noted {
 		e.noted = true
-		e.stream.Note(map[string]string{"event": "started"})
+		e.stream.Note(channel.Raw(`{"event":"started"}`))
 	}
 }

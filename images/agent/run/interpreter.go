@@ -24,8 +24,8 @@ const (
 	// briefly is how long an execution runs before its start and its output
 	// are sent. Most are over by then, and all of their frames leave together:
 	// every write to the port and every wake-up costs them a good part of a
-	// millisecond under emulation.
-	briefly = 5 * time.Millisecond
+	// millisecond under emulation, and pipes that were watched serve no other.
+	briefly = 20 * time.Millisecond
 	// maxWait is between two looks for a pipe that nobody has opened for writing.
 	maxWait = 100 * time.Millisecond
 	// later is when the pipes of an ended execution are looked at again.
@@ -276,7 +276,7 @@ func (i *interpreter) begin(e *execution) {
 	i.sequence++
 	s := settings{
 		Language: e.request.Language, Env: merge(session.Env, e.request.Env), Cwd: e.request.Cwd,
-		Sequence: i.sequence, Stdin: i.running.stdin >= 0,
+		Sequence: i.sequence, Stdin: i.running.stdin >= 0, Rehearsal: e.request.Rehearsal,
 	}
 	if p.generation != session.generation {
 		fresh := hex.EncodeToString(identity.Derive(session.Secret, "interpreter "+p.name))
@@ -323,9 +323,8 @@ func (i *interpreter) order(s settings, code []byte) (string, error) {
 		if canHold(code) {
 			text := string(code)
 			s.Code = &text
-			body, err := s.encode(i.program.Shell)
-			if err != nil || len(head)+len(body) <= maxLine {
-				return head + string(body), err
+			if body := s.encode(i.program.Shell); len(head)+len(body) <= maxLine {
+				return head + string(body), nil
 			}
 			s.Code = nil
 		}
@@ -333,9 +332,9 @@ func (i *interpreter) order(s settings, code []byte) (string, error) {
 			return "", err
 		}
 	}
-	body, err := s.encode(i.program.Shell)
-	if err != nil || len(head)+len(body) <= maxLine {
-		return head + string(body), err
+	body := s.encode(i.program.Shell)
+	if len(head)+len(body) <= maxLine {
+		return head + string(body), nil
 	}
 	name := "settings"
 	if i.program.Shell {

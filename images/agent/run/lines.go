@@ -27,6 +27,7 @@ type lines struct {
 
 	mu      sync.Mutex
 	gone    bool
+	buffer  [maxLine]byte // here, because clearing a new one costs more than reading
 	partial []byte
 	heard   []string
 }
@@ -82,12 +83,11 @@ func (l *lines) take() []string {
 
 // read reads once; called with mu held. It reports whether there was anything.
 func (l *lines) read() bool {
-	var buffer [maxLine]byte
-	n, err := quick.Read(l.fd, buffer[:])
+	n, err := quick.Read(l.fd, l.buffer[:])
 	if err != nil || n <= 0 {
 		return false
 	}
-	text := append(l.partial, buffer[:n]...)
+	text := append(l.partial, l.buffer[:n]...)
 	for {
 		at := bytes.IndexByte(text, '\n')
 		if at < 0 {

@@ -2,21 +2,24 @@ package run
 
 import (
 	"bytes"
-	"encoding/json"
 	"sort"
+	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"exec-sandbox/agent/flat"
 )
 
 // settings are what an interpreter applies before one execution.
 type settings struct {
-	Language string            `json:"language"`
-	Env      map[string]string `json:"env"`
-	Cwd      *string           `json:"cwd"`
-	Entropy  *string           `json:"entropy"`
-	Sequence int               `json:"sequence"`
-	Stdin    bool              `json:"stdin"`          // there is a file of that name
-	Code     *string           `json:"code,omitempty"` // unless there is a file of that name
+	Language  string
+	Env       map[string]string
+	Cwd       *string
+	Entropy   *string
+	Sequence  int
+	Stdin     bool    // there is a file of that name
+	Rehearsal bool    // the code leaves nothing behind
+	Code      *string // unless there is a file of that name
 }
 
 // canHold reports whether code arrives unchanged: JSON holds no other text than
@@ -24,16 +27,9 @@ type settings struct {
 func canHold(code []byte) bool { return utf8.Valid(code) && bytes.IndexByte(code, 0) < 0 }
 
 // encode writes them for an interpreter: JSON, or assignments for bash.
-func (s settings) encode(shell bool) ([]byte, error) {
-	if s.Env == nil {
-		s.Env = map[string]string{}
-	}
+func (s settings) encode(shell bool) []byte {
 	if !shell {
-		var out bytes.Buffer
-		encoder := json.NewEncoder(&out)
-		encoder.SetEscapeHTML(false)
-		err := encoder.Encode(s)
-		return bytes.TrimRight(out.Bytes(), "\n"), err
+		return s.json()
 	}
 	var out strings.Builder
 	assign := func(name, value string) {
@@ -58,7 +54,34 @@ func (s settings) encode(shell bool) ([]byte, error) {
 		env[i] = quote(pair)
 	}
 	assign("env", "( "+strings.Join(env, " ")+" )")
-	return []byte(out.String()), nil
+	return []byte(out.String())
+}
+
+func (s settings) json() []byte {
+	out := flat.AppendText([]byte(`{"language":`), s.Language)
+	out = append(out, `,"env":{`...)
+	names := make([]string, 0, len(s.Env))
+	for name := range s.Env {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for n, name := range names {
+		if n > 0 {
+			out = append(out, ',')
+		}
+		out = flat.AppendText(append(flat.AppendText(out, name), ':'), s.Env[name])
+	}
+	out = flat.AppendOptional(append(out, `},"cwd":`...), s.Cwd)
+	out = flat.AppendOptional(append(out, `,"entropy":`...), s.Entropy)
+	out = strconv.AppendInt(append(out, `,"sequence":`...), int64(s.Sequence), 10)
+	out = strconv.AppendBool(append(out, `,"stdin":`...), s.Stdin)
+	if s.Rehearsal {
+		out = append(out, `,"rehearsal":true`...)
+	}
+	if s.Code != nil {
+		out = flat.AppendText(append(out, `,"code":`...), *s.Code)
+	}
+	return append(out, '}')
 }
 
 // quote makes one word of any text without NUL.

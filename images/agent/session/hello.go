@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"exec-sandbox/agent/flat"
 )
 
 const protocol = 1
@@ -37,25 +39,70 @@ type network struct {
 	Env map[string]string `json:"env"`
 }
 
+// greeted is the host's greeting as it is sent.
+type greeted struct {
+	Protocol  int64             `json:"protocol"`
+	Purpose   string            `json:"purpose"`
+	Clock     string            `json:"clock"`
+	Entropy   string            `json:"entropy"`
+	Hostname  string            `json:"hostname"`
+	MachineID string            `json:"machineId"`
+	Env       map[string]string `json:"env"`
+	Limits    struct {
+		MemoryBytes int64 `json:"memoryBytes"`
+		Processes   int64 `json:"processes"`
+		DiskBytes   int64 `json:"diskBytes"`
+		FileSize    int64 `json:"fileSizeBytes"`
+	} `json:"limits"`
+	Network *network `json:"network"`
+}
+
+// usual reads a greeting that sets no environment and grants no network.
+func (raw *greeted) usual(payload []byte) bool {
+	return flat.Members(payload, func(key string, v flat.Value) bool {
+		switch key {
+		case "protocol":
+			return v.Number(&raw.Protocol)
+		case "purpose":
+			return v.Text(&raw.Purpose)
+		case "clock":
+			return v.Text(&raw.Clock)
+		case "entropy":
+			return v.Text(&raw.Entropy)
+		case "hostname":
+			return v.Text(&raw.Hostname)
+		case "machineId":
+			return v.Text(&raw.MachineID)
+		case "env":
+			return v.IsEmpty()
+		case "network":
+			return v.IsNull()
+		case "limits":
+			return flat.Members(v, func(key string, v flat.Value) bool {
+				switch key {
+				case "memoryBytes":
+					return v.Number(&raw.Limits.MemoryBytes)
+				case "processes":
+					return v.Number(&raw.Limits.Processes)
+				case "diskBytes":
+					return v.Number(&raw.Limits.DiskBytes)
+				case "fileSizeBytes":
+					return v.Number(&raw.Limits.FileSize)
+				}
+				return false
+			})
+		}
+		return false
+	})
+}
+
 func parseHello(payload []byte) (*hello, error) {
-	var raw struct {
-		Protocol  int               `json:"protocol"`
-		Purpose   string            `json:"purpose"`
-		Clock     string            `json:"clock"`
-		Entropy   string            `json:"entropy"`
-		Hostname  string            `json:"hostname"`
-		MachineID string            `json:"machineId"`
-		Env       map[string]string `json:"env"`
-		Limits    struct {
-			MemoryBytes int64 `json:"memoryBytes"`
-			Processes   int   `json:"processes"`
-			DiskBytes   int64 `json:"diskBytes"`
-			FileSize    int64 `json:"fileSizeBytes"`
-		} `json:"limits"`
-		Network *network `json:"network"`
-	}
-	if err := json.Unmarshal(payload, &raw); err != nil {
-		return nil, err
+	var raw greeted
+	if !raw.usual(payload) {
+		raw = greeted{}
+		if err := json.Unmarshal(payload, &raw); err != nil {
+			return nil, err
+		}
 	}
 	if raw.Protocol != protocol {
 		return nil, fmt.Errorf("protocol %d, not %d", raw.Protocol, protocol)
@@ -90,7 +137,7 @@ func parseHello(payload []byte) (*hello, error) {
 		machineID:   raw.MachineID,
 		env:         raw.Env,
 		memoryBytes: raw.Limits.MemoryBytes,
-		processes:   raw.Limits.Processes,
+		processes:   int(raw.Limits.Processes),
 		diskBytes:   raw.Limits.DiskBytes,
 		fileSize:    raw.Limits.FileSize,
 		network:     raw.Network,
@@ -116,4 +163,30 @@ type acknowledged struct {
 	Env       bool `json:"env"`
 	Limits    bool `json:"limits"`
 	Network   bool `json:"network"`
+}
+
+// AppendJSON writes the guest's HELLO.
+func (g greeting) AppendJSON(out []byte) []byte {
+	out = strconv.AppendInt(append(out, `{"protocol":`...), int64(g.Protocol), 10)
+	out = strconv.AppendBool(append(out, `,"ready":`...), g.Ready)
+	if a := g.Acknowledged; a != nil {
+		out = strconv.AppendBool(append(out, `,"acknowledged":{"clock":`...), a.Clock)
+		out = strconv.AppendBool(append(out, `,"entropy":`...), a.Entropy)
+		out = strconv.AppendBool(append(out, `,"hostname":`...), a.Hostname)
+		out = strconv.AppendBool(append(out, `,"machineId":`...), a.MachineID)
+		out = strconv.AppendBool(append(out, `,"env":`...), a.Env)
+		out = strconv.AppendBool(append(out, `,"limits":`...), a.Limits)
+		out = strconv.AppendBool(append(out, `,"network":`...), a.Network)
+		out = append(out, '}')
+	}
+	out = append(out, `,"languages":[`...)
+	for n, language := range g.Languages {
+		if n > 0 {
+			out = append(out, ',')
+		}
+		out = flat.AppendText(out, language)
+	}
+	out = flat.AppendText(append(out, `],"kernel":`...), g.Kernel)
+	out = flat.AppendText(append(out, `,"agent":`...), g.Agent)
+	return append(out, '}')
 }

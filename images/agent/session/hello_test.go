@@ -1,6 +1,8 @@
 package session
 
 import (
+	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +10,34 @@ import (
 
 const good = `{"protocol":1,"purpose":"session","clock":"1700000000000000007","entropy":"ENTROPY",
  "hostname":"sbx-3f9a1c2e","machineId":"0123456789abcdef0123456789abcdef","env":{"K":"V"},"limits":{"memoryBytes":536870912,"processes":256}}`
+
+func TestGreetingIsItsJSON(t *testing.T) {
+	for _, g := range []greeting{
+		{Protocol: 1, Ready: true, Languages: []string{}, Kernel: "6.12", Agent: "0.1.0"},
+		{Protocol: 1, Ready: true, Languages: []string{"python", "bash"}, Acknowledged: &acknowledged{Clock: true, Env: true, Limits: true}},
+	} {
+		want, err := json.Marshal(g)
+		if got := string(g.AppendJSON(nil)); err != nil || got != string(want) {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+// The quick way must read what the thorough one reads.
+func TestUsualHello(t *testing.T) {
+	text := strings.ReplaceAll(strings.Replace(strings.Replace(good, "ENTROPY", strings.Repeat("0f", 64), 1), `{"K":"V"}`, "{}", 1), "\n ", "")
+	var quick, thorough greeted
+	if !quick.usual([]byte(text)) || json.Unmarshal([]byte(text), &thorough) != nil {
+		t.Fatal("not understood")
+	}
+	thorough.Env = nil
+	if !reflect.DeepEqual(quick, thorough) {
+		t.Errorf("got %+v, want %+v", quick, thorough)
+	}
+	if (&greeted{}).usual([]byte(strings.Replace(text, "{}", `{"K":"V"}`, 1))) {
+		t.Error("an environment is taken for none")
+	}
+}
 
 func TestParseHello(t *testing.T) {
 	text := strings.Replace(good, "ENTROPY", strings.Repeat("0f", 64), 1)
