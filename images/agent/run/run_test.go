@@ -27,7 +27,8 @@ while :; do
   read -r _ n slot <&8 || continue
   d="$1/$slot"
   unset __exec_sandbox_code __exec_sandbox_stdin
-  IFS= read -r -d '' -t 0.01 settings <&8
+  settings=
+  until [ -n "$settings" ] || [ -e "$d/settings.sh" ]; do IFS= read -r -d '' -t 0.03 settings <&8; done
   if [ -n "$settings" ]; then eval "$settings"; else . "$d/settings.sh"; fi
   [ -n "$__exec_sandbox_stdin" ] && in="$d/stdin" || in=/dev/null
   exec <"$in" >"$d/stdout" 2>"$d/stderr"
