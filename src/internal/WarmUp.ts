@@ -21,10 +21,10 @@ import type { Vm, VmLost } from "../Vm.ts"
  * between, because the second time is the one that resembles a claim: the interpreters are reseeded warm.
  */
 const lines: Readonly<Record<string, string>> = {
-  python: "print()",
-  javascript: "console.log()",
-  typescript: "console.log()",
-  bash: "echo"
+  python: "print(1)",
+  javascript: "console.log(1)",
+  typescript: "{ const x: number = 1; console.log(x) }",
+  bash: "echo 1"
 }
 const rounds = 2
 
@@ -49,10 +49,11 @@ export const runLine = Effect.fnUntraced(function* (vm: Vm, language: string, li
     memoryBytes: null,
     processes: null,
     fileSizeBytes: 0,
-    outputBytes: 0,
+    outputBytes: defaults.outputBytes,
     outputFail: false,
-    keep: false,
-    changes: null
+    keep: true,
+    changes: null,
+    rehearsal: true
   }
   const inputs = [
     { sub: Sub.code, bytes },
