@@ -153,6 +153,11 @@ func (e *evidence) AppendJSON(out []byte) []byte {
 		out = flat.AppendOptional(append(out, `,"stderr":`...), e.Rest.Stderr)
 		out = append(out, '}')
 	}
+	if e.Changes != nil {
+		// As rare as it is slow; numbers only, so that it cannot fail.
+		counts, _ := json.Marshal(e.Changes)
+		out = append(append(out, `,"changes":`...), counts...)
+	}
 	return append(out, '}')
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 )
 
@@ -146,6 +147,7 @@ func TestEvidenceIsItsJSON(t *testing.T) {
 		ExitCode: &code, Signal: &signal, Exception: []byte(`{"type":"é<&>"}`), Commands: []byte(`[{"name":"x"}]`),
 		Limits: []limitHit{{"time", 30000, 30012}, {"memory", 1, -1}}, State: "reset", Result: []byte(`{"repr":"3","json":3}`),
 		Usage: usage{CPUMs: &cpu, PeakMemoryBytes: &peak, WallMs: 0.001}, Rest: &rest{Stdout: &path},
+		Changes: &changes.Summary{Created: 2},
 	}
 	for _, e := range []evidence{plain, full} {
 		var out bytes.Buffer
@@ -163,7 +165,7 @@ func TestEvidenceIsItsJSON(t *testing.T) {
 // The quick way must read what the thorough one reads.
 func TestUsualRequestsAndEvidence(t *testing.T) {
 	text := `{"method":"exec","language":"python","codeBytes":8,"stdinBytes":0,"env":{},"cwd":null,"timeoutMs":30000,"memoryBytes":null,` +
-		`"processes":null,"fileSizeBytes":0,"outputBytes":1048576,"outputFail":false,"keep":true,"rehearsal":true}`
+		`"processes":null,"fileSizeBytes":0,"outputBytes":1048576,"outputFail":false,"keep":true,"changes":null,"rehearsal":true}`
 	var quick, thorough Request
 	if !quick.usual([]byte(text)) || json.Unmarshal([]byte(text), &thorough) != nil {
 		t.Fatal("not understood")
