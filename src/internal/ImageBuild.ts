@@ -281,7 +281,22 @@ const buildAgent = (arch: Arch, work: string): Effect.Effect<string, CommandFail
   )
 }
 
-/** The interpreters' folder: scripts as they are, `native.c` as Node's addon, any other C file as a shared object. */
+/** A program without a C library, which is its own first instruction. */
+const freestanding = [
+  "-static",
+  "-nostdlib",
+  "-ffreestanding",
+  "-fno-stack-protector",
+  "-fno-tree-loop-distribute-patterns",
+  "-fno-pie",
+  "-no-pie",
+  "-Wl,--build-id=none"
+]
+
+/**
+ * The interpreters' folder: scripts as they are, `native.c` as Node's addon, `launch.c` as a program of its own, any other C file as a
+ * shared object.
+ */
 const buildInterpreters = (recipe: Recipe, work: string): Effect.Effect<string, unknown> =>
   Effect.gen(function* () {
     const from = join(imagesDirectory, "interpreters")
@@ -298,6 +313,10 @@ const buildInterpreters = (recipe: Recipe, work: string): Effect.Effect<string, 
           await mkdir(join(to, file, ".."), { recursive: true })
           await copyFile(join(from, file), join(to, file))
         })
+        continue
+      }
+      if (file === "launch.c") {
+        yield* run(compiler, ["-O2", ...freestanding, "-s", "-o", join(to, "launch"), file], { cwd: from })
         continue
       }
       const object = file === "native.c" ? "native.node" : file.replace(/\.c$/, ".so")

@@ -3,6 +3,7 @@ package run
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"syscall"
 	"time"
@@ -79,7 +80,7 @@ func (s *Sandbox) Launch(reaper *Reaper, l Launch) (p *Program, err error) {
 	for i := 0; i < report; i++ {
 		files = append(files, uintptr(l.Files[i%len(l.Files)]))
 	}
-	start := step{procs: p.group.procs(), user: l.User, cwd: l.Cwd, report: report}
+	start := step{procs: p.group.procs(), user: l.User, fileSize: l.FileSizeBytes, cwd: l.Cwd, report: report}
 	p.PID, p.Exit, err = reaper.Start(start.command(l.Argv), &syscall.ProcAttr{
 		Env:   environment(l.User, l.Env),
 		Files: append(files, uintptr(pipe[1])),
@@ -89,10 +90,6 @@ func (s *Sandbox) Launch(reaper *Reaper, l Launch) (p *Program, err error) {
 		_ = p.report.Close()
 		return nil, err
 	}
-	if l.FileSizeBytes > 0 { // it is still in our own step, far from being the program
-		limit := unix.Rlimit{Cur: uint64(l.FileSizeBytes), Max: uint64(l.FileSizeBytes)}
-		_ = unix.Prlimit(p.PID, unix.RLIMIT_FSIZE, &limit, nil)
-	}
 	return p, nil
 }
 
@@ -100,11 +97,9 @@ func (s *Sandbox) Launch(reaper *Reaper, l Launch) (p *Program, err error) {
 // why it did not.
 func (p *Program) Started() *Failure {
 	defer p.report.Close()
-	var f Failure
-	if json.NewDecoder(p.report).Decode(&f) != nil {
-		return nil // executing it closed the pipe
-	}
-	return &f
+	const most = 16 << 10
+	text, _ := io.ReadAll(io.LimitReader(p.report, most))
+	return parseFailure(text) // executing it closed the pipe
 }
 
 // Signal reaches every process of the program.
