@@ -92,34 +92,40 @@ const act = (kind: number) =>
     }
   }).pipe(Effect.scoped, Effect.exit)
 
+/** The first of them may have to wait for a new template. */
+const timeout = 240_000
+
 layer(pooled, { excludeTestServices: true, timeout: "240 seconds" })("lifetime", (it) => {
-  it.effect("callers that leave at random moments leave no QEMU, descriptor, file or reservation", () =>
-    Effect.gen(function* () {
-      yield* quiet
-      const before = descriptors()
-      let seed = 20261129
-      const random = (below: number): number => {
-        seed = (Math.imul(seed, 1103515245) + 12345) & 0x7fffffff
-        return seed % below
-      }
-      // Two at a time: one leaves while the other starts.
-      yield* Effect.forEach(
-        Array.from({ length: 24 }, (_, n) => [n, random(900)] as const),
-        ([kind, ms]) =>
-          Effect.gen(function* () {
-            const calling = yield* Effect.forkChild(act(kind))
-            yield* Effect.sleep(ms)
-            yield* Fiber.interrupt(calling)
-          }),
-        { concurrency: 2, discard: true }
-      )
-      yield* quiet
-      assert.deepStrictEqual(yield* leftovers, [])
-      yield* until(
-        () => descriptors() <= before,
-        () => `${descriptors()} descriptors, ${before} before`
-      )
-    })
+  it.effect(
+    "callers that leave at random moments leave no QEMU, descriptor, file or reservation",
+    () =>
+      Effect.gen(function* () {
+        yield* quiet
+        const before = descriptors()
+        let seed = 20261129
+        const random = (below: number): number => {
+          seed = (Math.imul(seed, 1103515245) + 12345) & 0x7fffffff
+          return seed % below
+        }
+        // Two at a time: one leaves while the other starts.
+        yield* Effect.forEach(
+          Array.from({ length: 24 }, (_, n) => [n, random(900)] as const),
+          ([kind, ms]) =>
+            Effect.gen(function* () {
+              const calling = yield* Effect.forkChild(act(kind))
+              yield* Effect.sleep(ms)
+              yield* Fiber.interrupt(calling)
+            }),
+          { concurrency: 2, discard: true }
+        )
+        yield* quiet
+        assert.deepStrictEqual(yield* leftovers, [])
+        yield* until(
+          () => descriptors() <= before,
+          () => `${descriptors()} descriptors, ${before} before`
+        )
+      }),
+    timeout
   )
 
   it.effect("more runs at once than there are places all succeed, and give their places back", () =>
