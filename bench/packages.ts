@@ -5,14 +5,13 @@ import { Sandbox } from "../src/Sandbox.ts"
 import { Template } from "../src/Template.ts"
 import { type Measurement, repeat } from "./Measure.ts"
 
-/** Later NumPys want instructions that QEMU 7.2's emulation does not get right, so its guests do not have them. */
-const packages: Packages = { python: ["numpy==2.2.6", "pandas==2.2.3"] }
+const packages: Packages = { python: ["pandas==2.2.3"] }
 
 export const measure = (times: number) =>
   Effect.gen(function* () {
     const sandbox = yield* Sandbox
     const templates = yield* Template
-    const asked = "python:numpy==2.2.6,python:pandas==2.2.3"
+    const asked = "python:pandas==2.2.3"
     const known = (yield* templates.list).some((it) => it.packages?.asked.join() === asked)
     const started = performance.now()
     const entry = yield* templates.warm(512, packages)

@@ -49,8 +49,10 @@ describe("CommandLine", () => {
     assert.notInclude(kernelCommandLine({ ...boot, start: { kind: "boot", tscKhz: null } }), "tsc_early_khz")
   })
 
-  it("emulates no cmpxchg16b, which spoils the flags", () => {
-    assert.deepStrictEqual(values(boot, "-cpu"), ["max,-cx16,-erms,-fsrm"])
+  it("lets programs have cmpxchg16b and not an emulated kernel, whose flags it spoils", () => {
+    assert.deepStrictEqual(values(boot, "-cpu"), ["max,-erms,-fsrm"])
+    assert.include(kernelCommandLine(boot), "clearcpuid=cx16")
+    assert.notInclude(kernelCommandLine({ ...boot, accelerator: "kvm" }), "clearcpuid")
     assert.deepStrictEqual(values({ ...boot, arch: "arm64" }, "-cpu"), ["max"])
   })
 
