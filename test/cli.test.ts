@@ -241,7 +241,7 @@ describe("ending", () => {
 })
 
 describe("json", () => {
-  const { bytes: _, outputFiles: __, receipt: ___, ...texts } = ran
+  const { bytes: _, changes: __, outputFiles: ___, receipt: ____, ...texts } = ran
 
   it("of a result is the receipt with the output and the value", () => {
     const result = new Result({ ...ran, result: { repr: "2", json: 2 } })
@@ -384,7 +384,7 @@ describe.concurrent("the command line", { timeout: 30_000 }, () => {
     assert.deepStrictEqual([done.code, done.stderr], [0, ""])
     for (const command of ["run", "doctor", "image", "template", "snapshot", "completions"])
       assert.include(done.stdout, command)
-    for (const later of ["--wizard", "--log-level", "--network", "--package"]) assert.notInclude(done.stdout, later)
+    for (const later of ["--wizard", "--log-level"]) assert.notInclude(done.stdout, later)
   })
 
   const wrong: ReadonlyArray<readonly [ReadonlyArray<string>, RegExp]> = [
@@ -393,7 +393,8 @@ describe.concurrent("the command line", { timeout: 30_000 }, () => {
     [["run"], /USAGE[^]*Missing required argument: code/],
     [["run", ""], /USAGE[^]*Missing required argument: code/],
     [["run", "--nope", "print(1)"], /Unrecognized flag: --nope/],
-    [["run", "--network", "all", "print(1)"], /Unrecognized flag: --network/],
+    [["run", "--net", "all", "print(1)"], /Unrecognized flag: --net/],
+    [["run", "--network", "some", "print(1)"], /--network/],
     [["run", "print(1)", "print(2)"], /Unexpected positional argument: "print\(2\)"/],
     [["run", "-l", "ruby", "1"], /--language[^]*python/],
     [["run", "-m", "64", "print(1)"], /--memory: "64"[^]*128/],

@@ -45,9 +45,6 @@ enum { SEVAL_NONINT = 0x1, SEVAL_NOHIST = 0x4, SEVAL_RESETLINE = 0x10, SEVAL_NOH
 enum { EXIT_TRAP = 0, EXITPROG = 3 /* jump code */ };
 
 extern sigjmp_buf top_level;
-extern struct builtin *shell_builtins;
-extern int num_shell_builtins;
-extern char *search_for_command(const char *, int);
 extern int last_command_exit_value, last_command_exit_signal, parse_and_execute_level, variable_context, return_catch_flag, loop_level,
     breaking, continuing, funcnest, evalnest, sourcelevel, executing_list, indirection_level, executing_builtin, executing_command_builtin,
     comsub_ignore_return, running_trap, read_but_dont_execute, startup_state, array_needs_making,
@@ -209,30 +206,6 @@ static int not_found(const char *file, const char *line, const char *name) {
   fflush(stderr);
   blame(name, "not-found", NULL);
   return 127;
-}
-
-static int (*exec_builtin)(WORD_LIST *);
-
-/* The builtin `exec`, which bash does not ask the hook about. What it finds, execve above knows. */
-static int exec_known(WORD_LIST *list) {
-  WORD_LIST *at = list;
-  for (; at && at->word->word[0] == '-' && at->word->word[1]; at = at->next) {
-    const char *option = at->word->word;
-    if (strcmp(option, "--") == 0) { at = at->next; break; }
-    if (option[strlen(option) - 1] == 'a' && !(at = at->next)) break; /* -a NAME */
-  }
-  char *found = at ? search_for_command(at->word->word, 0) : NULL;
-  if (at && !found) blame(at->word->word, "not-found", NULL);
-  if (found) xfree(found);
-  return exec_builtin(list);
-}
-
-static void replace_exec(void) {
-  for (int i = 0; i < num_shell_builtins; i++)
-    if (strcmp(shell_builtins[i].name, "exec") == 0) {
-      exec_builtin = shell_builtins[i].function;
-      shell_builtins[i].function = exec_known;
-    }
 }
 
 /* `exit 127` written out: the user's own choice, whatever failed before. */
@@ -540,7 +513,6 @@ static int serve(const char *directory) {
   unbind_variable("BASH_EXECUTION_STRING");
   unsetenv("LD_PRELOAD");
   serving = getpid();
-  replace_exec();
   set_signal_handler(SIGINT, SIG_DFL);
   warm_up();
   say("ready\n");

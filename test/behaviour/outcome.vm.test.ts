@@ -31,9 +31,6 @@ const kinds: Record<TaskFailure["_tag"], ReadonlyArray<Case>> = {
     ["bash", "f() { nonsense-command; }; f", "command nonsense-command"],
     ["bash", "set -e; nonsense-command; echo no", "command nonsense-command"],
     ["bash", "set +e; /nowhere/program", "command /nowhere/program"],
-    ["bash", "exec nonsense-command --flag", "command nonsense-command"],
-    ["bash", "exec -c -a name nonsense-command", "command nonsense-command"],
-    ["bash", "(exec nonsense-command)", "command nonsense-command"],
     ["bash", "exec /nowhere/program", "command /nowhere/program"],
     ["bash", "printf '\\x7fELF garbage' >/tmp/elf; chmod +x /tmp/elf; /tmp/elf", "executable /tmp/elf"],
     [
