@@ -152,7 +152,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("std
       () =>
         Effect.gen(function* () {
           const exec = yield* fresh
-          const own = { env: { A: "a" }, cwd: "/tmp", limits: { timeMs: 300 } }
+          const own = { env: { A: "a" }, cwd: "/tmp", limits: { timeMs: 1000 } }
           const ends: ReadonlyArray<readonly [Language, string]> = [
             ["python", "1 / 0"],
             ["python", "exit(3)"],
