@@ -91,12 +91,7 @@ const accelerator = (input: Input): ReadonlyArray<string> => {
     case "tcg":
       // "Fast" string instructions are emulated a byte at a time, so that clearing a page is 4096 steps: better not to have them.
       // 64 MiB of translated code overflow, and all is translated again, when every interpreter has run for a while (90 MB).
-      return [
-        "-accel",
-        "tcg,thread=single,tb-size=128",
-        "-cpu",
-        input.arch === "amd64" ? "max,-erms,-fsrm" : "max"
-      ]
+      return ["-accel", "tcg,thread=single,tb-size=128", "-cpu", input.arch === "amd64" ? "max,-erms,-fsrm" : "max"]
   }
 }
 
