@@ -145,10 +145,11 @@ static void watch_sigint(void) {
 }
 
 /* Runs on the main thread, between two steps of JavaScript. What is stopped does not leave its asynchronous contexts: Node takes a count
-   of 0 for "already left" (as after an uncaught exception), and anything else that does not match for corruption. */
+   of 0 for "already left" (as after an uncaught exception), and anything else that does not match for corruption. An interrupt that the
+   event loop has taken meanwhile is not to be stopped by itself. */
 static void stop(void *unused, void *data) {
   (void)unused, (void)data;
-  if (!atomic_load(&running)) return;
+  if (!atomic_load(&running) || atomic_load(&acknowledged) == atomic_load(&interrupts)) return;
   *async_stack_length = 0;
   v8_terminate(isolate);
 }
