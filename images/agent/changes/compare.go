@@ -227,13 +227,8 @@ func (c *comparison) differ(old, new *side) bool {
 	if old.root == new.root && old.inode == new.inode && old.changed == new.changed {
 		return false
 	}
-	a, b := c.tracker.open(old), c.tracker.open(new)
-	defer leave(a)
-	defer leave(b)
-	if a >= 0 && b >= 0 {
-		if same, known := equal(a, b, &c.readable); known {
-			return !same
-		}
+	if same, known := c.same(old, new); known {
+		return !same
 	}
 	if old.modified != new.modified {
 		return true
@@ -287,15 +282,21 @@ func (c *comparison) moved(old, new *side) bool {
 	if !old.isRegular() || old.size != new.size {
 		return old.isRegular()
 	}
+	if same, known := c.same(old, new); known {
+		return !same
+	}
+	return old.modified != new.modified
+}
+
+// same compares two contents, where both can be had.
+func (c *comparison) same(old, new *side) (same, known bool) {
 	a, b := c.tracker.open(old), c.tracker.open(new)
 	defer leave(a)
 	defer leave(b)
-	if a >= 0 && b >= 0 {
-		if same, known := equal(a, b, &c.readable); known {
-			return !same
-		}
+	if a < 0 || b < 0 {
+		return false, false
 	}
-	return old.modified != new.modified
+	return equal(a, b, &c.readable)
 }
 
 // open opens a file's content as it was in its state; -1 when that is lost.
