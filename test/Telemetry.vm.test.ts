@@ -1,30 +1,15 @@
 /** The spans and metrics of a real VM's whole life. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import * as Layer from "effect/Layer"
 import * as Metric from "effect/Metric"
 import * as Option from "effect/Option"
 import * as Schedule from "effect/Schedule"
 import type * as Tracer from "effect/Tracer"
 import { gather } from "../src/cli/trace.ts"
-import { Capacity } from "../src/Capacity.ts"
-import { Host } from "../src/Host.ts"
-import { Image } from "../src/Image.ts"
-import { Pool, Settings } from "../src/Pool.ts"
+import { Pool } from "../src/Pool.ts"
 import { Sandbox } from "../src/Sandbox.ts"
 import * as Telemetry from "../src/Telemetry.ts"
-import { Snapshots } from "../src/Snapshot.ts"
-import { Template } from "../src/Template.ts"
-
-const pooled = Sandbox.layerOver.pipe(
-  Layer.provideMerge(Pool.layer),
-  Layer.provide(Snapshots.layerUnsupported),
-  Layer.provide(Capacity.layer),
-  Layer.provide(Template.layer),
-  Layer.provide(Image.layer),
-  Layer.provide(Host.layer),
-  Layer.provide(Layer.succeed(Settings, { size: 1 }))
-)
+import { pooled } from "./support/pooled.ts"
 
 const claims = (attributes: Record<string, string>) =>
   Effect.map(Metric.value(Metric.withAttributes(Telemetry.poolClaims, attributes)), (it) => it.count)
