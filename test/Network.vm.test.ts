@@ -10,6 +10,7 @@ import * as net from "node:net"
 import * as tls from "node:tls"
 import { Dialler } from "../src/egress/Dial.ts"
 import { Resolver, Unresolved } from "../src/egress/Resolver.ts"
+import type { Language } from "../src/Execution.ts"
 import * as NetworkPolicy from "../src/NetworkPolicy.ts"
 import { Receipt } from "../src/Receipt.ts"
 import { Sandbox, type PlainSessionOptions } from "../src/Sandbox.ts"
@@ -242,6 +243,67 @@ raise KeyError("mine")`
     )
 
     it.effect(
+      "a program that fails for a refusal it met is denied; one that fails for another reason has failed",
+      () =>
+        Effect.gen(function* () {
+          const { session } = yield* World
+          const it = yield* session({ network: NetworkPolicy.allow(["a.example"]) })
+          const curl = "curl -sS http://no.example/"
+          const denied = {
+            _tag: "PermissionDenied",
+            operation: "network",
+            target: "no.example:80",
+            rule: "not-granted"
+          } as const
+          const cases: ReadonlyArray<readonly [Language, string, object, number]> = [
+            ["bash", curl, denied, 7],
+            ["bash", `set -e; f() { (${curl}); }; f; echo not reached`, denied, 7],
+            ["bash", `set +e -o pipefail; ${curl} | cat`, denied, 7],
+            ["bash", `set +o pipefail; text=$(${curl})`, denied, 7],
+            ["bash", "git ls-remote https://no.example/repo", { ...denied, target: "no.example:443" }, 128],
+            [
+              "bash",
+              "pip install -q --retries 0 -i https://no.example/simple six",
+              { ...denied, target: "no.example:443" },
+              1
+            ],
+            [
+              "bash",
+              "curl -sS --connect-to b.example:443:a.example:443 https://b.example/",
+              { _tag: "PermissionDenied", target: "a.example:443", rule: "sni" },
+              35
+            ],
+            ["bash", `sh -c '${curl}'`, denied, 7],
+            ["python", `import subprocess; subprocess.run("${curl}", shell=True, check=True)`, denied, 1],
+            ["javascript", `require("node:child_process").execSync("${curl}")`, denied, 1],
+            ["bash", `${curl} || true`, { receipt: "Success" }, 0],
+            ["bash", `${curl}; exit 3`, { receipt: "TaskFailed" }, 3],
+            ["bash", `${curl}; false`, { receipt: "TaskFailed" }, 1],
+            ["bash", `${curl} || ls /nowhere`, { receipt: "TaskFailed" }, 2],
+            ["bash", `(${curl}; exit 9)`, { receipt: "TaskFailed" }, 9],
+            ["bash", `sh -c '${curl}; exit 5'`, { receipt: "TaskFailed" }, 5],
+            ["python", `subprocess.run("${curl}", shell=True)\nassert False`, { receipt: "TaskFailed" }, 1],
+            ["python", `subprocess.run("${curl}", shell=True)\nraise SystemExit(7)`, { receipt: "TaskFailed" }, 7]
+          ]
+          for (const [language, code, what, exitCode] of cases) {
+            const done = yield* ended(it.exec({ language, code }))
+            assert.deepInclude(
+              { ...done, receipt: done.receipt.outcome },
+              { receipt: "PermissionDenied", ...what },
+              code
+            )
+            assert.strictEqual(done.receipt.exitCode, exitCode, code)
+            assert.strictEqual(done.receipt.egress?.at(-1)?.decision, "deny", code)
+          }
+          const spawned = yield* Effect.flip(it.run(["curl", "-sS", "http://no.example/"]))
+          assert.deepInclude(spawned, denied)
+          const handled = yield* Effect.flip(it.run(`${curl}; exit 3`))
+          assert.strictEqual(handled._tag, "TaskFailed")
+        }),
+      patience
+    )
+
+    it.effect(
       "a policy changes while the session runs, from nothing to something and back",
       () =>
         Effect.gen(function* () {
@@ -250,6 +312,11 @@ raise KeyError("mine")`
           const closed = yield* python(it, connect("203.0.113.80"))
           assert.strictEqual(closed.stdout, "101\n")
           assert.isNull(closed.receipt.egress)
+          const nowhere = { _tag: "PermissionDenied", operation: "network", target: null, rule: "none" } as const
+          const named = 'import urllib.request; urllib.request.urlopen("http://a.example/")'
+          assert.deepInclude(yield* failure(python(it, named)), nowhere)
+          assert.deepInclude(yield* failure(javascript(it, 'await fetch("http://a.example/")')), nowhere)
+          assert.deepInclude(yield* failure(javascript(it, 'await fetch("http://203.0.113.80/")')), nowhere)
           assert.strictEqual(
             yield* stdout(bash(it, "ls /sys/class/net; env | grep -c -E '_CERT|_CA_'; true")),
             "lo\n0\n"
@@ -275,6 +342,11 @@ raise KeyError("mine")`
           assert.strictEqual(again.stdout, "101\n")
           const attempts = yield* it.network.attempts
           assert.deepInclude(attempts.at(-1), { name: "a.example", decision: "deny", rule: "none" })
+          assert.deepInclude(yield* failure(bash(it, "curl -sS http://a.example/")), {
+            _tag: "PermissionDenied",
+            target: "a.example:80",
+            rule: "none"
+          })
         }),
       patience
     )

@@ -16,6 +16,7 @@ import (
 	"exec-sandbox/agent/egress"
 	"exec-sandbox/agent/files"
 	"exec-sandbox/agent/process"
+	"exec-sandbox/agent/refusals"
 	"exec-sandbox/agent/run"
 	"exec-sandbox/agent/session"
 )
@@ -65,7 +66,8 @@ func serve() error {
 		return err
 	}
 	disk := &run.Disk{Root: boot.Scratch}
-	sandbox.Disk = disk
+	refused := refusals.New("/sys/fs/cgroup/sandbox")
+	sandbox.Disk, sandbox.Refusals = disk, refused
 	tracker, err := changes.New(boot.Scratch, boot.Image, disk.Share)
 	if err != nil {
 		return err
@@ -76,6 +78,7 @@ func serve() error {
 		Outputs:      "/var/lib/exec-sandbox/output",
 		Disk:         disk,
 		Changes:      tracker,
+		Refusals:     refused,
 		User:         user,
 		Interpreters: run.Installed(run.Interpreters),
 		Reaper:       reaper,
@@ -91,7 +94,7 @@ func serve() error {
 	if err := service.Start(); err != nil {
 		return err
 	}
-	gateway := egress.New(boot.Log)
+	gateway := egress.New(refused, boot.Log)
 	host := session.New(runner, spawner, service, tracker, gateway, version)
 	device, err := channel.FindPort(portName, patience)
 	if err != nil {

@@ -25,6 +25,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -208,6 +209,57 @@ static int not_found(const char *file, const char *line, const char *name) {
   return 127;
 }
 
+/* ---- Evidence: whose status it was --------------------------------------------------------------------------------------------- */
+
+/* The children of latest, oldest first from `children % CHILDREN`: TEXT is a hash of the command that the shell was at. */
+enum { CHILDREN = 32 };
+static struct child { pid_t pid; int status, overlaps; uint64_t text; } latest[CHILDREN];
+static unsigned children;
+static pid_t (*real_fork)(void), (*real_waitpid)(pid_t, int *, int);
+
+static uint64_t text_of(const char *text) {
+  uint64_t hash = 14695981039346656037u; /* FNV-1a */
+  while (text && *text) hash = (hash ^ (unsigned char)*text++) * 1099511628211u;
+  return hash;
+}
+
+/* Bash's own calls come here, those of its children too. */
+pid_t fork(void) {
+  if (!real_fork) real_fork = (pid_t (*)(void))dlsym(RTLD_NEXT, "fork");
+  if (!serving || getpid() != serving) return real_fork();
+  struct child *before = &latest[(children + CHILDREN - 1) % CHILDREN], *child = &latest[children % CHILDREN];
+  *child = (struct child){0, -1, children > 0 && before->pid && before->status < 0, text_of(the_printed_command)};
+  children++;
+  pid_t pid = real_fork();
+  /* One that was collected already, by SIGCHLD's handler, is not known as ours: it met nothing in that time. */
+  if (pid > 0) child->pid = pid;
+  return pid;
+}
+
+/* Also called in a signal's handler. */
+pid_t waitpid(pid_t which, int *status, int options) {
+  if (!real_waitpid) real_waitpid = (pid_t (*)(pid_t, int *, int))dlsym(RTLD_NEXT, "waitpid");
+  int ended = 0;
+  pid_t pid = real_waitpid(which, &ended, options);
+  if (pid > 0 && status) *status = ended;
+  if (pid > 0 && serving && (WIFEXITED(ended) || WIFSIGNALED(ended)))
+    for (int i = 0; i < CHILDREN; i++)
+      if (latest[i].pid == pid && latest[i].status < 0) latest[i].status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 128 + WTERMSIG(ended);
+  return pid;
+}
+
+/* The children of the command that ran last, which may be a pipeline's: none if that was the shell itself, with a builtin. */
+static int deciding(struct child *found) {
+  int count = 0, waited = the_printed_command && strncmp(the_printed_command, "wait", 4) == 0;
+  for (unsigned i = children; i > 0 && i + CHILDREN > children; i--) {
+    struct child *child = &latest[(i - 1) % CHILDREN];
+    if (i == children && !waited && child->text != text_of(the_printed_command)) break;
+    if (child->pid) found[count++] = *child;
+    if (!child->overlaps && !waited) break;
+  }
+  return count;
+}
+
 /* `exit 127` written out: the user's own choice, whatever failed before. */
 static int typed_exit(void) {
   const char *text = the_printed_command;
@@ -216,12 +268,15 @@ static int typed_exit(void) {
 }
 
 /* Tells the agent how the execution ended; in a file where a message has no room for it. */
-static void conclude(const char *number, int status, int typed) {
-  char text[20200], line[MESSAGE];
+static void conclude(const char *number, int status, int typed, const struct child *last, int count) {
+  char text[21000], failed[CHILDREN * 12 + 16] = "", line[MESSAGE];
+  for (int i = 0; status != 0 && i < count; i++)
+    if (last[i].status == status) sprintf(failed + strlen(failed), "%s%d", *failed ? "," : ",\"failed\":[", (int)last[i].pid);
+  if (*failed) strcat(failed, "]");
   int too_large = status == 128 + SIGXFSZ && last_command_exit_signal == SIGXFSZ; /* the command that decided the status */
   char *command = status == 126 || status == 127 ? read_file(in(current, "command"), NULL) : NULL;
-  int length = snprintf(text, sizeof text, "{\"exitCode\":%d,\"exception\":null,\"commands\":[%s],\"result\":null%s}", status,
-                        command && !typed ? command : "", too_large ? ",\"tooLarge\":true" : "");
+  int length = snprintf(text, sizeof text, "{\"exitCode\":%d,\"exception\":null,\"commands\":[%s],\"result\":null%s%s}", status,
+                        command && !typed ? command : "", too_large ? ",\"tooLarge\":true" : "", failed);
   if (command) xfree(command);
   unlink(in(current, "command"));
   int fits = length < MESSAGE - 64;
@@ -457,6 +512,10 @@ static void execute(const char *number, char *settings_text) {
   if (number && reseeded) say("started %s reseeded\n", number);
   interrupt_state = 0;
   last_command_exit_signal = 0;
+  struct child last[CHILDREN];
+  int count = 0;
+  children = 0;
+  memset(latest, 0, sizeof latest);
   if (settings.cwd[0]) {
     former_cwd = copy(the_current_working_directory);
     if (change_directory(settings.cwd) < 0) {
@@ -473,6 +532,7 @@ static void execute(const char *number, char *settings_text) {
   } else if (code) {
     last_command_exit_value = 0;
     typed = run(code) != 0 && typed_exit();
+    count = deciding(last);
     run_exit_trap();
   }
   fflush(stdout), fflush(stderr);
@@ -481,7 +541,7 @@ static void execute(const char *number, char *settings_text) {
   remove_settings();
   if (file) xfree(file);
   let_go();
-  conclude(number, status, typed);
+  conclude(number, status, typed, last, count);
 }
 
 /* Takes the paths of an execution once, so that a clone finds their pages. */

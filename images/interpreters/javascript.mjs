@@ -45,6 +45,7 @@ const {
   Error: NativeError,
   JSONParse,
   JSONStringify,
+  NumberIsInteger,
   ObjectDefineProperty,
   ObjectGetOwnPropertyDescriptor,
   ObjectGetPrototypeOf,
@@ -369,7 +370,7 @@ function describeException(execution, error) {
   const message = object ? (read(error, "message") ?? "") : typeof error === "string" ? error : inspected(error)
   const syscall = (object ? read(error, "syscall") : null) ?? ""
   const path = object ? read(error, syscall === "chdir" ? "dest" : "path") : null
-  const errno = code !== null && RegExpPrototypeExec(/^E[A-Z0-9]+$/, code) !== null ? code : null
+  const errno = code !== null && RegExpPrototypeExec(/^E(AI_)?[A-Z0-9]+$/, code) !== null ? code : null
   if (errno in spawnErrors && path !== null && StringPrototypeStartsWith(syscall, "spawn")) {
     const name = clip(path, limits.path)
     execution.commands = [{ name, kind: spawnErrors[errno], path: StringPrototypeIncludes(name, "/") ? name : null }]
@@ -383,8 +384,19 @@ function describeException(execution, error) {
     path: path === null ? null : clip(path, limits.path),
     module: missing(code, message),
     code,
-    ...(causeErrno !== undefined && { causeErrno })
+    ...(causeErrno !== undefined && { causeErrno }),
+    ...(object && childStatus(error))
   }
+}
+
+/** The status of the program that an error of node:child_process says has failed: `status` of a synchronous one, else `code`. */
+function childStatus(error) {
+  try {
+    const { code, cmd, pid, status } = error
+    if (typeof pid === "number" && NumberIsInteger(status)) return { childStatus: status }
+    if (typeof cmd === "string" && NumberIsInteger(code)) return { childStatus: code }
+  } catch {}
+  return undefined
 }
 
 /** The errno of what an error was caused by, or of the first that an AggregateError gathers. */
@@ -399,7 +411,7 @@ function causeOf(error) {
     if (typeof inner !== "object" || inner === null) return undefined
     error = inner
     const code = read(error, "code")
-    if (code !== null && RegExpPrototypeExec(/^E[A-Z0-9]+$/, code) !== null) return clip(code, 64)
+    if (code !== null && RegExpPrototypeExec(/^E(AI_)?[A-Z0-9]+$/, code) !== null) return clip(code, 64)
   }
 }
 

@@ -421,6 +421,13 @@ def describe_command(error):
     return f'{{"name":{clip(name, 4096)},"kind":"{kind}","path":{path}}}'
 
 
+def errno_name(error):
+    """The name of an OSError's number; those of the search for a name are numbers of their own."""
+    if type(error).__name__ == "gaierror" and error.errno == -3:
+        return "EAI_AGAIN"
+    return errno.errorcode.get(error.errno)
+
+
 def cause_errno(error):
     """The JSON of the errno of the OSError that an exception was raised for: what a library that wraps errors passes on."""
     for _ in range(16):
@@ -435,9 +442,15 @@ def cause_errno(error):
         if inner is None:
             return ""
         error = inner
-        if isinstance(error, OSError) and error.errno in errno.errorcode:
-            return f',"causeErrno":{quote(errno.errorcode[error.errno])}'
+        if isinstance(error, OSError) and (name := errno_name(error)):
+            return f',"causeErrno":{quote(name)}'
     return ""
+
+
+def child_status(error):
+    """The JSON of the status of the program that an exception of `subprocess` says has failed; below 0 it is a signal's."""
+    status = error.returncode if type(error).__name__ == "CalledProcessError" else None
+    return f',"childStatus":{status}' if type(status) is int else ""
 
 
 def describe_exception(error, message, text):
@@ -445,7 +458,7 @@ def describe_exception(error, message, text):
     number = path = module = "null"
     commands = cause = ""
     if isinstance(error, OSError):
-        number = quote(errno.errorcode.get(error.errno, str(error.errno))) if error.errno else "null"
+        number = quote(errno_name(error) or str(error.errno)) if error.errno else "null"
         if isinstance(error.filename, (str, bytes, os.PathLike)):
             path = clip(fsdecode(error.filename), 4096)
         commands = describe_command(error)
@@ -453,7 +466,7 @@ def describe_exception(error, message, text):
         module = clip(error.name, 4096)
     if number == "null":
         try:
-            cause = cause_errno(error)
+            cause = cause_errno(error) + child_status(error)
         except Exception:  # it is the user's object, which may do anything when it is looked at
             pass
     return (

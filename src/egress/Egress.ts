@@ -241,7 +241,16 @@ export const make = Effect.fnUntraced(function* (first: NetworkPolicy): Effect.f
         if (entry.decision === "allow") entry.reason = problem ?? null
       }
       peer.note({ event: "connected" })
-      const made = Splice.make(socket, peer, entry, tlsCheck(target, entry), over)
+      const check = tlsCheck(target, entry)
+      const judged =
+        check === undefined
+          ? undefined
+          : (hello: Hello): string | undefined => {
+              const refused = check(hello)
+              if (refused !== undefined) peer.note({ event: "refused", errno: "ECONNRESET" })
+              return refused
+            }
+      const made = Splice.make(socket, peer, entry, judged, over)
       const it: Live = { entry, target, address, cut: made.cut }
       live.add(it)
       splice = made

@@ -156,6 +156,8 @@ export const Evidence = Schema.Struct({
     peakMemoryBytes: Schema.NullOr(Schema.Finite),
     wallMs: Schema.NullOr(Schema.Finite)
   }),
+  /** The connection whose refusal the exit code is due to. */
+  refused: Schema.optionalKey(Schema.Struct({ host: Text, port: Schema.Int })),
   changes: Schema.optionalKey(ChangesEnd),
   rest: Schema.optionalKey(Schema.Struct({ stdout: Schema.NullOr(Text), stderr: Schema.NullOr(Text) }))
 })

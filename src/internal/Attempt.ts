@@ -262,7 +262,7 @@ export const begin = Effect.fnUntraced(function* (
   }
 
   const conclude = Effect.fnUntraced(function* (given: Execution.Outcome, evidence: Evidence) {
-    const outcome = NetworkOutcome.refine(overflowing(given), evidence, network?.refused() ?? [])
+    const outcome = NetworkOutcome.refine(overflowing(given), evidence, network?.refused())
     const common = {
       stdout: stdout.text(),
       stderr: stderr.text(),

@@ -29,6 +29,8 @@ type flow struct {
 	changed sync.Cond
 	waiting []byte // from the host, not written yet
 	spare   []byte
+	telling bool // a refusal is being recorded; the end of the stream waits
+	held    bool // that end has come
 	last    bool // the host sends no more
 	sent    bool // nor does the program
 	dead    bool // the host has ended the stream
@@ -61,12 +63,35 @@ func (f *flow) Note(payload []byte) {
 	case "connected":
 		f.gateway.grant(f)
 	case "refused":
-		f.gateway.refuse(f, note.Errno)
+		f.mu.Lock()
+		f.telling = true
+		f.mu.Unlock()
+		go f.refused(note.Errno) // ends soon
+	}
+}
+
+// refused lets the program know, once it is known which one that is.
+func (f *flow) refused(errno string) {
+	f.gateway.record(f.key)
+	f.gateway.refuse(f, errno)
+	f.mu.Lock()
+	f.telling = false
+	held := f.held
+	f.mu.Unlock()
+	if held {
+		f.Reset()
 	}
 }
 
 // Reset is the stream's end, in order or not.
 func (f *flow) Reset() {
+	f.mu.Lock()
+	f.held = f.telling
+	held := f.held
+	f.mu.Unlock()
+	if held {
+		return
+	}
 	f.gateway.refuse(f, "ECONNREFUSED") // unless it was answered already
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,6 +10,7 @@ package egress
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/refusals"
 )
 
 const (
@@ -40,6 +42,8 @@ type Gateway struct {
 	log   func(string, ...any)
 	names *names
 
+	refusals *refusals.Tracker
+
 	mu     sync.Mutex
 	device *os.File
 	flows  map[key]*flow
@@ -56,9 +60,9 @@ type key struct {
 }
 
 // New returns a gateway that leads nowhere.
-func New(log func(string, ...any)) *Gateway {
+func New(refused *refusals.Tracker, log func(string, ...any)) *Gateway {
 	return &Gateway{
-		log: log, names: newNames(), flows: map[key]*flow{}, ports: map[uint16]*flow{}, next: firstPort,
+		log: log, refusals: refused, names: newNames(), flows: map[key]*flow{}, ports: map[uint16]*flow{}, next: firstPort,
 	}
 }
 
@@ -248,6 +252,13 @@ func (g *Gateway) grant(f *flow) {
 	g.mu.Unlock()
 	f.patience = time.AfterFunc(joinedBy, func() { g.abandon(f) })
 	g.send(p.bytes)
+}
+
+// record remembers whose connection is refused.
+func (g *Gateway) record(k key) {
+	c := refusals.Connection{Host: g.names.host(k.target), Local: k.local, Port: k.port}
+	binary.BigEndian.PutUint32(c.Target[:], k.target)
+	g.refusals.Record(c)
 }
 
 // refuse answers a flow's first packet with an error.

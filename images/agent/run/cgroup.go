@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"exec-sandbox/agent/quick"
+	"exec-sandbox/agent/refusals"
 )
 
 // reserve is what the kernel and the agent keep for themselves, in bytes. User
@@ -25,7 +26,8 @@ type Sandbox struct {
 	user User
 	max  int64
 
-	Disk *Disk // what its programs write to
+	Disk     *Disk             // what its programs write to
+	Refusals *refusals.Tracker // of their connections
 }
 
 // NewSandbox makes it below the mounted cgroup2 hierarchy.

@@ -12,6 +12,7 @@ import (
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/flat"
+	"exec-sandbox/agent/refusals"
 )
 
 // evidence is END's payload: what is known about how an execution ended.
@@ -29,7 +30,11 @@ type evidence struct {
 	// Changes counts what changed; the lines about it went before.
 	Changes *changes.Summary `json:"changes,omitempty"`
 
-	tooLarge bool // the interpreter saw a file grow beyond its limit
+	// Refused is the connection whose refusal decided the exit code.
+	Refused *refusals.Refusal `json:"refused,omitempty"`
+
+	tooLarge bool  // the interpreter saw a file grow beyond its limit
+	failed   []int // the processes whose status is the exit code
 }
 
 // rest names the files with what the host does not keep of the outputs.
@@ -81,11 +86,12 @@ func parseEvidence(text []byte) (*evidence, error) {
 		Commands  json.RawMessage `json:"commands"`
 		Result    json.RawMessage `json:"result"`
 		TooLarge  bool            `json:"tooLarge"`
+		Failed    []int           `json:"failed"`
 	}
 	if err := json.Unmarshal(text, &said); err != nil {
 		return nil, fmt.Errorf("reading the evidence: %w", err)
 	}
-	e = &evidence{ExitCode: said.ExitCode, Exception: said.Exception, Commands: said.Commands, Result: said.Result, tooLarge: said.TooLarge}
+	e = &evidence{ExitCode: said.ExitCode, Exception: said.Exception, Commands: said.Commands, Result: said.Result, tooLarge: said.TooLarge, failed: said.Failed}
 	e.fill()
 	return e, nil
 }
@@ -152,6 +158,10 @@ func (e *evidence) AppendJSON(out []byte) []byte {
 		out = flat.AppendOptional(append(out, `,"rest":{"stdout":`...), e.Rest.Stdout)
 		out = flat.AppendOptional(append(out, `,"stderr":`...), e.Rest.Stderr)
 		out = append(out, '}')
+	}
+	if e.Refused != nil {
+		refused, _ := json.Marshal(e.Refused)
+		out = append(append(out, `,"refused":`...), refused...)
 	}
 	if e.Changes != nil {
 		// As rare as it is slow; numbers only, so that it cannot fail.
@@ -257,6 +267,29 @@ func (e *evidence) storage(d *Disk, fileSize int64, wasFull bool) {
 		allowed, used, _ := d.space()
 		e.Limits = append(e.Limits, limitHit{"disk", allowed, used})
 	}
+}
+
+// refusal adds the refused connection that the execution failed for, if it did:
+// not one of the interpreter itself, whose exception tells, but of a program
+// that it ran.
+func (e *evidence) refusal(t *refusals.Tracker, mark uint64, interpreter int) {
+	if t.Mark() == mark || e.ExitCode == nil || *e.ExitCode == 0 {
+		return
+	}
+	cause := refusals.Cause{Processes: e.failed, Status: *e.ExitCode}
+	if string(e.Exception) != string(null) {
+		var exception struct {
+			ChildStatus *int `json:"childStatus"`
+		}
+		if json.Unmarshal(e.Exception, &exception) != nil || exception.ChildStatus == nil {
+			return
+		}
+		cause = refusals.Cause{Parent: interpreter, Status: *exception.ChildStatus}
+		if cause.Status < 0 { // a signal
+			cause.Status = 128 - cause.Status
+		}
+	}
+	e.Refused = t.Decided(mark, cause)
 }
 
 // milliseconds with a microsecond's precision.

@@ -162,8 +162,9 @@ type execution struct {
 	timer       *time.Timer // its next time limit
 	quiet       *time.Timer // the end of its quiet beginning
 	before      counters
-	fileSize    int64 // its limit, bytes; 0 = none
-	wasFull     bool  // the disk, at its beginning
+	fileSize    int64  // its limit, bytes; 0 = none
+	wasFull     bool   // the disk, at its beginning
+	refused     uint64 // how many connections were, at its beginning
 	kept        [2]*Overflow
 	mark        *changes.Mark // what its changes are told by
 

@@ -263,6 +263,7 @@ func (i *interpreter) begin(e *execution) {
 		e.fileSize = *e.request.FileSizeBytes
 	}
 	e.wasFull = i.runner.config.Disk.isFull()
+	e.refused = i.runner.config.Refusals.Mark()
 	if e.request.Changes != nil {
 		e.mark = i.runner.config.Changes.Mark()
 	}
@@ -435,6 +436,7 @@ func (i *interpreter) done(said string) {
 	if err == nil {
 		report.measure(e, e.before, after)
 		report.storage(i.runner.config.Disk, e.fileSize, e.wasFull)
+		report.refusal(i.runner.config.Refusals, e.refused, p.pid)
 	}
 	e.noteStarted()
 	i.handOver(e, s)

@@ -100,10 +100,12 @@ func (i *interpreter) fellWith(e *execution, p *process, status syscall.WaitStat
 		}
 	}
 	report.fromStatus(status)
+	report.failed = []int{p.pid} // what replaced the interpreter has its process
 	report.measure(e, e.before, p.group.counters())
 	report.fill()
 	report.State = "reset"
 	report.storage(i.runner.config.Disk, e.fileSize, e.wasFull)
+	report.refusal(i.runner.config.Refusals, e.refused, p.pid)
 	e.noteStarted()
 	i.handOver(e, s)
 	report.Rest = e.rest()

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"exec-sandbox/agent/refusals"
 )
 
 // Root is who runs what a caller wants to run with every privilege of the
@@ -44,6 +46,8 @@ type Program struct {
 	disk     *Disk
 	fileSize int64
 	wasFull  bool
+	refusals *refusals.Tracker
+	refused  uint64 // how many there were at its beginning
 }
 
 // Evidence is END's payload.
@@ -55,6 +59,7 @@ func (r *Runner) Session() Session { return *r.current() }
 // Launch starts a program.
 func (s *Sandbox) Launch(reaper *Reaper, l Launch) (p *Program, err error) {
 	p = &Program{began: time.Now(), disk: s.Disk, fileSize: l.FileSizeBytes, wasFull: s.Disk.isFull()}
+	p.refusals, p.refused = s.Refusals, s.Refusals.Mark()
 	if p.group, err = s.group(l.Name); err != nil {
 		return nil, err
 	}
@@ -128,6 +133,9 @@ func (p *Program) Evidence(status syscall.WaitStatus, timeout *time.Duration) *E
 	}
 	e.count(p.before, p.group.counters())
 	e.storage(p.disk, p.fileSize, p.wasFull)
+	if *e.ExitCode != 0 {
+		e.Refused = p.refusals.Decided(p.refused, refusals.Cause{Processes: []int{p.PID}, Status: *e.ExitCode})
+	}
 	e.fill()
 	return e
 }

@@ -13,6 +13,7 @@ import (
 
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/refusals"
 )
 
 // Session is what a host's greeting sets for everything that runs.
@@ -35,6 +36,7 @@ type Config struct {
 	Outputs      string // where the rest of long outputs lies, on the disk
 	Disk         *Disk
 	Changes      *changes.Tracker
+	Refusals     *refusals.Tracker
 	User         User
 	Interpreters []Interpreter
 	Reaper       *Reaper
