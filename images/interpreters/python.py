@@ -1,14 +1,18 @@
 """Keeps one Python alive between executions.
 
-The agent starts `python3 python.py DIR` once and then writes `exec NNN SLOT` into the FIFO DIR/in for every execution, with settings and
-code below that line where they are short; DIR/SLOT holds the FIFOs for its output, and files for what is long. We answer through DIR/out
-(`ready`, `started NNN reseeded`, `done NNN EVIDENCE`; long evidence goes to DIR/SLOT/evidence). The protocol is described with the agent;
-this file is only the Python end of it.
+The agent starts `python3 python.py DIR` once, with python.so preloaded, and then writes `exec NNN SLOT` into the FIFO DIR/in for every
+execution, with settings and code below that line where they are short; DIR/SLOT holds the FIFOs for its output, and files for what is
+long. We answer through DIR/out (`ready`, `started NNN reseeded`, `done NNN EVIDENCE`; long evidence goes to DIR/SLOT/evidence). The
+protocol is described with the agent; this file is only the Python end of it.
 
 User code runs in the main thread, in a real and clean `__main__`, and may do anything to this process. Hence the habits here:
   * nothing of ours is reachable by name from `__main__`, and no descriptor of ours is open while user code runs;
+  * no frame of ours is on the stack while user code runs: what is the user's, or runs the user's code in disguise (`__repr__`, `__str__`,
+    `flush`), is yielded, as a function and its arguments, to the loop in python.c, which calls it and sends us what it returns;
   * every name we need is bound here first, from a private copy of the builtins, so that shadowing or patching does not reach us;
-  * whatever runs the user's code in disguise (`__repr__`, `__str__`, `flush`) is part of the execution and can be interrupted like it.
+  * what runs the user's code in disguise is part of the execution and can be interrupted like it.
+
+`receive`, `send`, `enter` and `leave` are python.c's, as is what gives a left-over thread's output to the execution that started it.
 """
 
 import builtins
@@ -19,8 +23,8 @@ __builtins__ = dict(vars(builtins))
 import _ast
 import _frozen_importlib
 import _json
+import _operator
 import _signal
-import _thread
 import errno
 import gc
 import itertools
@@ -28,7 +32,6 @@ import linecache
 import os
 import site
 import sys
-import threading
 import traceback
 import types
 from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
@@ -37,7 +40,6 @@ from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
 import collections, dataclasses, datetime, functools, json, math, pathlib, re, subprocess, time, typing  # noqa: E401, F401
 
 MESSAGE = 4096  # bytes that a FIFO takes or gives at once (PIPE_BUF)
-O_RDONLY, O_WRONLY, O_RDWR, O_FILE = os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 PARSE_ONLY = 0x400  # ast.PyCF_ONLY_AST
 
 # Evidence travels in one frame of at most 256 KiB. These bound its parts, in bytes of JSON text.
@@ -45,16 +47,17 @@ REPR_LIMIT = JSON_LIMIT = TRACEBACK_LIMIT = 48 * 1024
 MESSAGE_LIMIT = 16 * 1024
 ITEM_LIMIT = 16 * 1024  # items of a list, set or dict whose repr is asked for
 
-open_, read, write, close, dup, dup2, fstat = os.open, os.read, os.write, os.close, os.dup, os.dup2, os.fstat
-set_inheritable, getpid, chdir, getcwd, fsdecode, environ = (
-    os.set_inheritable,
-    os.getpid,
-    os.chdir,
-    os.getcwd,
-    os.fsdecode,
-    os.environ,
+open_, read, write, close, fstat, O_RDONLY, O_FILE = (
+    os.open,
+    os.read,
+    os.write,
+    os.close,
+    os.fstat,
+    os.O_RDONLY,
+    os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
 )
-get_ident, active_threads, thread_count = _thread.get_ident, threading._active, _thread._count
+getpid, chdir, getcwd, fsdecode, environ = os.getpid, os.chdir, os.getcwd, os.fsdecode, os.environ
+partial, flush = functools.partial, _operator.methodcaller("flush")
 quote = _json.encode_basestring_ascii
 
 
@@ -105,8 +108,8 @@ def read_file(path):
     return b"".join(chunks)
 
 
-def write_file(path, data, flags=O_FILE):
-    fd = open_path(path, flags)
+def write_file(path, data):
+    fd = open_path(path, O_FILE)
     try:
         while data:
             data = data[write(fd, data) :]
@@ -114,95 +117,10 @@ def write_file(path, data, flags=O_FILE):
         close_quietly(fd)
 
 
-def redirect(path, flags, fd):
-    """Make descriptor `fd` mean the file at `path`."""
-    new = open_path(path, flags)
-    if new == fd:
-        set_inheritable(fd, True)
-    else:
-        dup2(new, fd)
-        close_quietly(new)
-
-
 # --- Standard streams ----------------------------------------------------------------------------------------------------------------
 
-# Threads that outlived their execution -> that execution's (stdout, stderr). Empty nearly always.
-stragglers = {}
-
-
-class Pipe:
-    """A kept copy of an execution's output pipe. It is written to only while the descriptor is still that pipe."""
-
-    def __init__(self, fd):
-        self.fd = dup(fd)
-        self.identity = self.identify()
-
-    def identify(self):
-        status = fstat(self.fd)
-        return status.st_dev, status.st_ino
-
-    def write(self, data):
-        try:
-            return write(self.fd, data) if self.identify() == self.identity else len(data)
-        except OSError:
-            return len(data)
-
-    def __del__(self):
-        try:
-            if self.identify() == self.identity:
-                close(self.fd)
-        except OSError:
-            pass
-
-
-class Input(FileIO):
-    """Descriptor 0, which knows whether anything was asked of it."""
-
-    touched = False
-
-    def readinto(self, buffer, file_read=FileIO.readinto):
-        self.touched = True
-        return file_read(self, buffer)
-
-    def readall(self, file_read=FileIO.readall):
-        self.touched = True
-        return file_read(self)
-
-    def seek(self, *arguments, file_seek=FileIO.seek):
-        self.touched = True
-        return file_seek(self, *arguments)
-
-
-class Output(FileIO):
-    """Descriptor 1 or 2; but what a left-over thread prints goes to the execution that started it."""
-
-    def write(self, data, file_write=FileIO.write):
-        if stragglers:
-            pipes = stragglers.get(active_threads.get(get_ident()))
-            if pipes:
-                return pipes[self.fileno() - 1].write(data)
-        return file_write(self, data)
-
-
-def note_stragglers():
-    """At the end of an execution: threads that are still alive and unknown belong to it."""
-    if not stragglers and not thread_count():
-        return
-    main = get_ident()
-    alive = {thread for ident, thread in list(active_threads.items()) if ident != main}
-    for thread in stragglers.keys() - alive:
-        del stragglers[thread]
-    new = alive - stragglers.keys()
-    if new:
-        try:
-            pipes = Pipe(1), Pipe(2)
-        except OSError:
-            return  # the user closed them: nowhere to write
-        stragglers.update(dict.fromkeys(new, pipes))
-
-
 def text_output(fd, name, errors):
-    raw = Output(fd, "w", closefd=False)
+    raw = FileIO(fd, "w", closefd=False)
     raw.name = name
     stream = TextIOWrapper(BufferedWriter(raw), "utf-8", errors, "\n", line_buffering=True)
     stream.mode = "w"
@@ -210,7 +128,7 @@ def text_output(fd, name, errors):
 
 
 def text_input():
-    raw = Input(0, "r", closefd=False)
+    raw = FileIO(0, "r", closefd=False)
     raw.name = "<stdin>"
     stream = TextIOWrapper(BufferedReader(raw), "utf-8", "surrogateescape", "\n")
     stream.mode = "r"
@@ -250,39 +168,14 @@ def untouched(streams):
         return False  # detached, closed or worse
 
 
-def set_streams(directory, has_input):
-    if has_input or not hooks.nowhere:
-        redirect(directory + "/stdin" if has_input else "/dev/null", O_RDONLY, 0)
-    hooks.nowhere = False
-    redirect(directory + "/stdout", O_WRONLY, 1)
-    redirect(directory + "/stderr", O_WRONLY, 2)
+def set_streams():
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__ = spare.pop() if spare else make_streams()
     return sys.stdin, sys.stdout, sys.stderr
-
-
-def let_go():
-    """Leave an execution's pipes, so that the agent can tell whether anybody else still holds them; not where something of the
-    execution may yet print."""
-    if thread_count() or _signal.getsignal(_signal.SIGALRM) is not _signal.SIG_DFL:
-        return
-    null = open_path("/dev/null", O_RDWR)
-    dup2(null, 0)
-    dup2(null, 1)
-    dup2(null, 2)
-    if null > 2:
-        close_quietly(null)
-    hooks.nowhere = True
 
 
 def flush_streams(streams):
     """Returns whether the execution's own streams have nothing left to write."""
     flushed = True
-    for stream in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)):
-        if stream not in streams:
-            try:
-                stream.flush()  # the user's own replacement
-            except Exception:
-                pass
     for stream in streams:
         try:
             TextIOWrapper.flush(stream)
@@ -382,15 +275,14 @@ def bounded_repr(value):
     elif kind is dict and len(value) > ITEM_LIMIT:
         value = dict(itertools.islice(value.items(), ITEM_LIMIT))
     else:
-        return repr(value)
-    return repr(value)[:-1] + "…"
+        return (yield repr, value)
+    return (yield repr, value)[:-1] + "…"
 
 
 def describe_result(value):
-    if value is None:
-        return "null"
+    kind = type(value)
     try:
-        text = bounded_repr(value)
+        text = value.__repr__() if kind is int or kind is bool or kind is float else (yield from bounded_repr(value))
     except Exception:
         text = object.__repr__(value)
     try:
@@ -567,7 +459,7 @@ def exit_status(error, stream):
         return 0
     if isinstance(code, int):
         return int(code) & 0xFF if -(2**63) <= code < 2**63 else 0xFF
-    print(code, file=stream)
+    yield partial(print, code, file=stream),
     return 1
 
 
@@ -579,24 +471,28 @@ def without_our_frames(trace):
 
 def report(error, streams):
     """Print an exception that user code did not catch, and make it the outcome."""
-    stderr = getattr(sys, "stderr", None) or streams[1]
+    stderr = getattr(sys, "stderr", None)
+    if stderr is None:
+        stderr = streams[1]
     if isinstance(error, SystemExit):
         try:
-            return Outcome(exit_status(error, stderr))
+            return Outcome((yield from exit_status(error, stderr)))
         except Exception:
             return Outcome(1)
-    error.__traceback__ = without_our_frames(error.__traceback__)
+    trace = error.__traceback__ = without_our_frames(error.__traceback__)
     try:
         # Calls the user's `__str__` once; what that raises, an interrupt too, is part of the text.
-        summary = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+        summary = yield partial(traceback.TracebackException, type(error), error, trace, compact=True),
         message, text = str(summary), "".join(summary.format())
     except Exception:  # the user has patched what `traceback` needs
         message, text = "", f"{type_name(type(error))}\n"
     try:
-        if sys.excepthook is sys.__excepthook__:
+        if sys.excepthook is not sys.__excepthook__:
+            yield sys.excepthook, type(error), error, trace
+        elif stderr is streams[1]:
             stderr.write(text)
         else:
-            sys.excepthook(type(error), error, error.__traceback__)
+            yield _operator.methodcaller("write", text), stderr
     except Exception:
         try:
             TextIOWrapper.write(streams[1], text)
@@ -607,31 +503,28 @@ def report(error, streams):
     return outcome
 
 
-def run_compiled(body, last):
-    hooks.start_tracing()
-    try:
-        if body:
-            exec(body, namespace)
-        return last and eval(last, namespace)
-    finally:  # by C functions only: a call of our own would be traced
-        hooks.trace, hooks.profile = get_trace(), get_profile()
-        if hooks.trace or hooks.profile:
-            set_trace(None)
-            set_profile(None)
-
-
 def run_code(data, name, overlay, streams):
     """All of an execution that is, or may call, code of the user's."""
     outcome = Outcome()
     try:
         overlay.apply()
         body, last = compile_code(data, name)
-        value = run_compiled(body, last)
-        outcome.result = describe_result(value)
-        value = None
+        if body:
+            yield exec, body, namespace
+        if last:
+            value = yield eval, last, namespace
+            if value is not None:
+                outcome.result = yield from describe_result(value)
+                value = None
     except BaseException as error:
-        outcome = report(error, streams)
+        outcome = yield from report(error, streams)
         error.__traceback__ = None
+    for stream in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)):
+        if stream is not streams[0] and stream is not streams[1]:
+            try:
+                yield flush, stream  # the user's own replacement
+            except Exception:
+                pass
     outcome.flushed = flush_streams(streams)
     return outcome
 
@@ -641,21 +534,14 @@ def ignore_interrupt(signum, frame):
     hooks.missed = True
 
 
-get_trace, set_trace, get_profile, set_profile = sys.gettrace, sys.settrace, sys.getprofile, sys.setprofile
 get_depth, set_depth = sys.getrecursionlimit, sys.setrecursionlimit
 
 
 class Hooks:
-    """What the user has set for their own code only, and must not act on ours: SIGINT handler, tracing, recursion limit."""
+    """What the user has set for their own code only, and must not act on ours: SIGINT handler, recursion limit."""
 
-    interrupt, trace, profile, depth = _signal.default_int_handler, None, None, get_depth()
-    nowhere = False  # descriptors 0, 1 and 2 are /dev/null
+    interrupt, depth = _signal.default_int_handler, get_depth()
     missed = False  # SIGINT has come before the execution that it means has begun
-
-    def start_tracing(self):
-        if self.trace or self.profile:
-            set_profile(self.profile)
-            set_trace(self.trace)
 
     def enter(self):
         if self.depth != 1000:
@@ -682,7 +568,7 @@ hooks = Hooks()
 def run_interruptibly(*arguments):
     try:
         hooks.enter()
-        outcome = run_code(*arguments)
+        outcome = yield from run_code(*arguments)
         hooks.leave()
     except BaseException as late:  # SIGINT while we were reporting the outcome
         hooks.leave()
@@ -697,18 +583,18 @@ def execute(directory, settings, announce):
     settings = scan_json((settings or read_file(directory + "/settings")).decode(), 0)[0]
     code = settings.get("code")
     data = read_file(directory + "/code") if code is None else code.encode()
-    streams = set_streams(directory, settings["stdin"])
+    enter(directory, settings["stdin"])
+    streams = set_streams()
     if settings["entropy"]:
         reseed(bytes.fromhex(settings["entropy"]))
         announce("started", " reseeded")
     for path in [path for path, finder in sys.path_importer_cache.items() if finder is None]:
         del sys.path_importer_cache[path]  # a directory of packages may have come into being
     overlay = Overlay(settings["env"], settings["cwd"])
-    outcome = run_interruptibly(data, f"<exec-{settings['sequence']}>", overlay, streams[1:])
+    outcome = yield from run_interruptibly(data, f"<exec-{settings['sequence']}>", overlay, streams[1:])
     if getpid() != pid:
         return outcome.exit_code  # the user's child came to the end of the code: it ends as a process does
     overlay.remove()
-    note_stragglers()
     evidence = outcome.json()
     if len(evidence) > MESSAGE - 64:
         try:
@@ -716,9 +602,9 @@ def execute(directory, settings, announce):
         except OSError:
             pass  # the disk is full, say: the agent reports an execution without evidence
         evidence = b""
-    let_go()
+    unread = leave(_signal.getsignal(_signal.SIGALRM) is not _signal.SIG_DFL)
     announce("done", " " + evidence.decode() if evidence else "")
-    if outcome.flushed and untouched(streams):
+    if unread and outcome.flushed and untouched(streams):
         spare[:] = [streams]
     return None
 
@@ -734,23 +620,19 @@ def make_spare():
 
 
 def serve(directory):
-    inbox, outbox = directory + "/in", directory + "/out"
-    write_file(outbox, b"ready\n", O_WRONLY)
+    """What python.c drives: yields (function, argument…) of the user's, is sent what it returns, and returns the exit status."""
+    yield from warm_up(directory)
+    send("ready\n")
     while True:
-        # Opened anew each time (the agent keeps the other end): whatever user code closes, this works.
-        fd = open_path(inbox, O_RDONLY)
-        try:
-            message = read(fd, MESSAGE)
-        finally:
-            close_quietly(fd)
+        message = yield receive,
         hooks.missed = False
         head, _, settings = message.partition(b"\n")
         _, number, slot = head.decode().split()
 
         def announce(word, rest):
-            write_file(outbox, f"{word} {number}{rest}\n".encode(), O_WRONLY)
+            send(f"{word} {number}{rest}\n")
 
-        status = execute(f"{directory}/{slot}", settings, announce)
+        status = yield from execute(f"{directory}/{slot}", settings, announce)
         if status is not None:
             return status
         make_spare()
@@ -764,7 +646,7 @@ def warm_up(directory):
         os.symlink("/dev/null", path + "/" + name)
     for code in "print(1)\\n1 + 1", "print(input())", "raise SystemExit(1)":
         settings = f'{{"env":{{"A":"1"}},"cwd":"/","entropy":null,"sequence":0,"stdin":true,"code":"{code}"}}'
-        execute(path, settings.encode(), lambda word, rest: None)
+        yield from execute(path, settings.encode(), lambda word, rest: None)
         make_spare()
     for name in os.listdir(path):
         os.unlink(path + "/" + name)
@@ -780,7 +662,7 @@ def new_main():
     module.__builtins__ = builtins
     module.__loader__ = _frozen_importlib.BuiltinImporter
     sys.modules["__main__"] = module
-    sys.path[0] = ""
+    sys.path.insert(0, "")
     user_site = site.getusersitepackages()
     if site.ENABLE_USER_SITE and user_site not in sys.path:  # so that `pip install --user` needs no restart
         sys.path.insert(next((i for i, path in enumerate(sys.path) if path.endswith("-packages")), len(sys.path)), user_site)
@@ -792,9 +674,5 @@ def new_main():
 pristine = make_streams()  # kept, because closing changes them
 new_states = [state(stream) for stream in pristine]
 
-if __name__ == "__main__":
-    home = sys.argv[1]
-    namespace = new_main()
-    _signal.signal(_signal.SIGINT, ignore_interrupt)
-    warm_up(home)
-    sys.exit(serve(home))
+namespace = new_main()
+_signal.signal(_signal.SIGINT, ignore_interrupt)

@@ -138,6 +138,23 @@ threading.Thread(target=work).start()
 print('start')`
     ],
     [
+      "children of a thread",
+      "python",
+      `import threading, os, subprocess, time
+def work():
+    while not os.path.exists('/home/user/go'): time.sleep(0.02)
+    subprocess.run(['sh', '-c', 'printf l; printf o >&2'])
+    os.system('printf a; printf o >&2')
+    os.waitpid(os.posix_spawn('/bin/sh', ['sh', '-c', 'printf t; printf p >&2'], os.environ), 0)
+    subprocess.run(['sh', '-c', 'printf e; printf s >&2'], preexec_fn=os.getpid)
+    if subprocess.run(['echo', 'taken'], stdout=subprocess.PIPE).stdout == b'taken\\n': os.write(2, b'\\n')
+    subprocess.run(['echo', 'for nobody'], stdout=subprocess.DEVNULL)
+    t = threading.Thread(target=lambda: subprocess.run('echo', close_fds=False)); t.start(); t.join()
+    open('/home/user/done', 'w').close()
+threading.Thread(target=work).start()
+print('start')`
+    ],
+    [
       "a timer",
       "javascript",
       `const fs = require('fs')
@@ -188,7 +205,10 @@ spawn('bash', ['-c', '${shell}'], { detached: true, stdio: 'inherit' } as object
             const second = yield* exec(language, between[language === "typescript" ? "javascript" : language] ?? "")
             assert.deepStrictEqual([second.stdout, second.stderr], ["mine\nown\n", ""], name)
             const at = first.receipt.sequence
-            const late = yield* lateUntil(it, (seen) => seen.size >= 2)
+            const late = yield* lateUntil(
+              it,
+              (seen) => seen.size >= 2 && [...seen.values()].every((text) => text.endsWith("\n"))
+            )
             assert.deepStrictEqual(
               [...late].sort(),
               [

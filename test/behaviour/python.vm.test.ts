@@ -4,6 +4,9 @@ import * as Effect from "effect/Effect"
 import { Sandbox } from "../../src/Sandbox.ts"
 import { failure, fresh, stdout } from "../support/executions.ts"
 
+/** Without what differs from run to run. */
+const plain = (text: string) => text.replace(/<exec-\d+>/g, "<exec-N>").replace(/0x[0-9a-f]+/g, "0xN")
+
 layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("python", (it) => {
   describe("3: Python is Python", () => {
     it.effect("`from __future__` is the user's own, and of one execution only", () =>
@@ -60,6 +63,91 @@ ZeroDivisionError: division by zero
         assert.include(thread.stderr, "Exception in thread T:")
         for (const { stderr } of [error, chained, group, syntax, noted, thread])
           assert.notInclude(stderr, "exec-sandbox")
+      }).pipe(Effect.scoped)
+    )
+
+    it.effect("no frame of ours is beneath the user's code, or above it", () =>
+      Effect.gen(function* () {
+        const exec = yield* fresh
+        yield* exec(
+          "python",
+          "import faulthandler, inspect, signal, sys, traceback, warnings\nnames = lambda: [f.function for f in inspect.stack()]"
+        )
+        const cases: ReadonlyArray<readonly [string, string, string]> = [
+          [
+            "print(sys._getframe().f_back, [(f.filename[:6], f.function) for f in inspect.stack()])",
+            "None [('<exec-', '<module>')]\n",
+            ""
+          ],
+          [
+            "traceback.print_stack(file=sys.stdout)",
+            '  File "<exec-N>", line 1, in <module>\n    traceback.print_stack(file=sys.stdout)\n',
+            ""
+          ],
+          [
+            "def f(): faulthandler.dump_traceback(sys.stdout)\nf()",
+            'Current thread 0xN (most recent call first):\n  File "<exec-N>", line 1 in f\n  File "<exec-N>", line 2 in <module>\n',
+            ""
+          ],
+          ["warnings.warn('far', stacklevel=2)", "", "<sys>:0: UserWarning: far\n"],
+          ["try: sys._getframe(1)\nexcept ValueError as e: print(e)", "call stack is not deep enough\n", ""],
+          ["class R:\n    def __repr__(self): print(names()); return ''\nR()", "['<lambda>', '__repr__']\n", ""],
+          [
+            "class W:\n    def write(self, text): print(names())\n    def flush(self): print(names())\nsys.stdout = W(); print('x', file=sys.__stdout__); sys.stdout = sys.__stdout__",
+            "x\n",
+            ""
+          ],
+          [
+            "class F:\n    def flush(self): print(names(), file=sys.__stdout__)\nsys.stderr = F(); None",
+            "['<lambda>', 'flush']\n",
+            ""
+          ],
+          [
+            "seen = []\ndef trace(frame, event, _): seen.append((event, frame.f_code.co_name)); return trace\nsys.settrace(trace)",
+            "",
+            ""
+          ],
+          ["print(1)", "1\n", ""],
+          [
+            "sys.settrace(None); print(seen); seen.clear(); sys.setprofile(trace)",
+            "[('call', '<module>'), ('line', '<module>'), ('return', '<module>'), ('call', '<module>'), ('line', '<module>')]\n",
+            ""
+          ],
+          ["print(1)", "1\n", ""],
+          [
+            "sys.setprofile(None); print(seen[1:4])",
+            "[('call', '<module>'), ('c_call', '<module>'), ('c_return', '<module>')]\n",
+            ""
+          ],
+          [
+            "signal.signal(signal.SIGUSR1, lambda *_: print(names())); signal.raise_signal(signal.SIGUSR1)",
+            "['<lambda>', '<lambda>', '<module>']\n",
+            ""
+          ],
+          ["print(type(sys.stdout.buffer.raw).__name__, type(sys.stdin.buffer.raw).__module__)", "FileIO _io\n", ""]
+        ]
+        for (const [code, expected, complaint] of cases) {
+          const { stdout, stderr } = yield* exec("python", code)
+          assert.deepStrictEqual([plain(stdout), plain(stderr)], [expected, complaint], code)
+        }
+        const hook = "sys.excepthook = lambda *_: print(names(), sys.exc_info())\n1 / 0"
+        assert.strictEqual(
+          (yield* failure(exec("python", hook))).stdout,
+          "['<lambda>', '<lambda>'] (None, None, None)\n"
+        )
+        const text =
+          "sys.excepthook = sys.__excepthook__\nclass E(Exception):\n    def __str__(self): return str(names())\nraise E"
+        const { stderr } = yield* failure(exec("python", text))
+        assert.match(stderr, /in <module>\n {4}raise E\nE: \['<lambda>', '__str__', '_safe_string', '__init__'\]\n$/)
+        const deep = yield* exec("python", "def f(n): return 0 if n == 0 else f(n - 1)\nf(sys.getrecursionlimit() - 2)")
+        assert.strictEqual(deep.result?.repr, "0")
+        const blocked = "import os\nr, w = os.pipe(); os.dup2(w, 1)\nprint('x' * 200000)"
+        const stopped = yield* failure(exec("python", blocked, { limits: { timeMs: 300 } }))
+        assert.match(
+          stopped.stderr,
+          /^Traceback \(most recent call last\):\n {2}File "<exec-\d+>", line 3[^]*\nKeyboardInterrupt\n$/
+        )
+        assert.notInclude(stopped.stderr, "exec-sandbox")
       }).pipe(Effect.scoped)
     )
 

@@ -1,6 +1,9 @@
 package run
 
-import "os"
+import (
+	"os"
+	"strings"
+)
 
 // User is who runs everything that is not the agent's own.
 type User struct {
@@ -20,6 +23,8 @@ type Language struct {
 type Interpreter struct {
 	Name string
 	Argv []string
+	// Preload is a library that its process, and no child of it, starts with.
+	Preload string
 	// Shell says that settings are written as a file to source, not as JSON.
 	Shell bool
 }
@@ -28,7 +33,7 @@ const library = "/usr/lib/exec-sandbox/"
 
 // Interpreters are those of our images.
 var Interpreters = []Interpreter{
-	{Name: "python", Argv: []string{"/usr/bin/python3", library + "python.py"}},
+	{Name: "python", Argv: []string{"/usr/bin/python3", library + "python.py"}, Preload: library + "python.so"},
 	{Name: "javascript", Argv: []string{"/usr/bin/node", "--expose-internals", "--no-warnings", "--no-flush-bytecode", "--single-threaded-gc", library + "javascript.mjs"}},
 	{Name: "bash", Argv: []string{"/usr/bin/bash", library + "bash.sh"}, Shell: true},
 }
@@ -46,8 +51,8 @@ func Installed(all []Interpreter) []Interpreter {
 	var found []Interpreter
 	for _, i := range all {
 		present := true
-		for _, path := range i.Argv {
-			if path[0] != '/' {
+		for _, path := range append([]string{i.Preload}, i.Argv...) {
+			if !strings.HasPrefix(path, "/") {
 				continue
 			}
 			if _, err := os.Stat(path); err != nil {

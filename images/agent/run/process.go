@@ -73,12 +73,16 @@ func (i *interpreter) launch(session *Session) (p *process, err error) {
 		return p, err
 	}
 	argv := append(append([]string(nil), i.program.Argv...), p.directory)
+	var preload map[string]string
+	if i.program.Preload != "" {
+		preload = map[string]string{"LD_PRELOAD": i.program.Preload}
+	}
 	null := uintptr(i.runner.null)
 	p.pid, p.exit, err = i.runner.config.Reaper.Start(p.group.command(argv), &syscall.ProcAttr{
 		Dir: user.Home,
 		// A session's environment comes with each execution: an interpreter may
 		// live on in another session, which must not see it.
-		Env:   environment(user, nil),
+		Env:   environment(user, preload),
 		Files: []uintptr{null, null, uintptr(i.runner.errors)},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})

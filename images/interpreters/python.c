@@ -1,0 +1,508 @@
+/*
+ * What python.py needs and Python cannot do: a library that is preloaded into the one Python that serves executions.
+ *
+ *   run        The outermost loop. python.py is a generator: what it yields, a function and its arguments, is called from here while the
+ *              generator is suspended, so with no frame of ours beneath it. The user's module has no caller, as in `python3 script.py`.
+ *   write …    A thread that has outlived its execution prints where that execution printed, and so do the children that it starts,
+ *              though descriptors 1 and 2 are another execution's by then. This is in libc's functions, so that no class of ours stands
+ *              between users and their streams.
+ *   receive, send, enter, leave: the agent's messages and an execution's descriptors, without an open descriptor of ours in between
+ *
+ * Build: gcc -O2 -Wall -Wextra -shared -fPIC -o /usr/lib/exec-sandbox/python.so python.c
+ * No headers needed: what is used of CPython 3.13 is declared below; its binary exports it.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+/* ---- Python ------------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct object PyObject;
+typedef struct thread PyThreadState;
+typedef struct { int type; const char *function, *message; int exit_code; } PyStatus;
+typedef struct { const char *name; PyObject *(*function)(PyObject *, PyObject *const *, ssize_t); int flags; const char *doc; } PyMethodDef;
+
+enum { METH_FASTCALL = 0x80, FILE_INPUT = 257, SENT_RETURN = 0, SENT_NEXT = 1 };
+
+extern void PyConfig_InitPythonConfig(void *), PyErr_SetRaisedException(PyObject *), Py_IncRef(PyObject *), Py_DecRef(PyObject *), PyErr_Print(void),
+    PyErr_WriteUnraisable(PyObject *), PyEval_RestoreThread(PyThreadState *);
+extern void __attribute__((noreturn)) Py_ExitStatusException(PyStatus), Py_Exit(int);
+extern PyStatus PyConfig_SetBytesArgv(void *, ssize_t, char *const *), Py_InitializeFromConfig(const void *);
+extern int PyStatus_Exception(PyStatus), PyErr_CheckSignals(void), PyErr_ExceptionMatches(PyObject *), PyObject_IsTrue(PyObject *),
+    PyIter_Send(PyObject *, PyObject *, PyObject **), PyDict_SetItemString(PyObject *, const char *, PyObject *);
+extern long PyLong_AsLong(PyObject *);
+extern ssize_t PyTuple_Size(PyObject *);
+extern PyThreadState *PyEval_SaveThread(void);
+extern const char *PyUnicode_AsUTF8AndSize(PyObject *, ssize_t *);
+extern PyObject *PyDict_New(void), *PyDict_GetItemString(PyObject *, const char *), *PyTuple_GetItem(PyObject *, ssize_t),
+    *PyErr_GetRaisedException(void), *PyErr_SetFromErrno(PyObject *), *PyUnicode_FromString(const char *),
+    *PyBytes_FromStringAndSize(const char *, ssize_t), *PyBool_FromLong(long), *PyImport_ImportModule(const char *),
+    *PyObject_GetAttrString(PyObject *, const char *), *PyObject_Vectorcall(PyObject *, PyObject *const *, size_t, PyObject *),
+    *PyObject_VectorcallMethod(PyObject *, PyObject *const *, size_t, PyObject *), *Py_CompileString(const char *, const char *, int),
+    *PyEval_EvalCode(PyObject *, PyObject *, PyObject *), *PyCMethod_New(PyMethodDef *, PyObject *, PyObject *, PyObject *);
+extern PyObject *PyExc_OSError, *PyExc_StopIteration, _Py_NoneStruct;
+
+#define None (&_Py_NoneStruct)
+
+static PyObject *new_none(void) {
+  Py_IncRef(None);
+  return None;
+}
+
+/* ---- Whose output it is --------------------------------------------------------------------------------------------------------------- */
+
+/* An execution, for as long as it lasts or a thread that it has started does. */
+struct execution {
+  int threads;
+  bool over;
+  int kept[2]; /* once it is over: copies of its pipes, or -1 */
+  struct { dev_t device; ino_t inode; } pipe[2];
+};
+
+static struct execution *now;            /* the last to have begun */
+static bool nowhere;                     /* descriptors 0, 1 and 2 are our /dev/null, not its */
+static bool touched;                     /* something has read from descriptor 0 */
+static __thread struct execution *birth; /* what has started this thread; NULL for the main one, which is always in `now` */
+static pid_t server;
+static pthread_key_t thread_end;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+enum { NULL_FLAGS = O_RDWR | O_APPEND }; /* by which our /dev/null is told from a user's */
+
+static ssize_t (*libc_write)(int, const void *, size_t);
+static ssize_t (*libc_read)(int, void *, size_t);
+static off_t (*libc_lseek)(int, off_t, int);
+static int (*libc_pthread_create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+static __typeof__(&posix_spawn) libc_posix_spawn, libc_posix_spawnp;
+static int (*libc_system)(const char *);
+
+static bool is_pipe(int fd, const struct execution *it, int which) {
+  struct stat status;
+  return fd >= 0 && fstat(fd, &status) == 0 && status.st_dev == it->pipe[which].device && status.st_ino == it->pipe[which].inode;
+}
+
+/* Whether descriptor 1 + WHICH is still what we have made it, not something that the user has put there. */
+static bool is_ours(int which) {
+  struct stat status;
+  if (!nowhere) return is_pipe(1 + which, now, which);
+  return fstat(1 + which, &status) == 0 && status.st_rdev == makedev(1, 3) &&
+         (fcntl(1 + which, F_GETFL) & (O_ACCMODE | O_APPEND)) == NULL_FLAGS;
+}
+
+/* Whether this thread belongs to an execution whose descriptors are not in their places any more. */
+static bool stray(void) { return birth && (birth != now || nowhere); }
+
+static int kept(int which) { return is_pipe(birth->kept[which], birth, which) ? birth->kept[which] : -1; }
+
+/* In a child of a stray thread, or where descriptors are a thread's own. */
+static void return_home(struct execution *it) {
+  for (int i = 0; i < 2; i++) {
+    if (!is_ours(i)) continue;
+    if (is_pipe(it->kept[i], it, i)) {
+      dup2(it->kept[i], 1 + i);
+    } else {
+      int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+      if (null < 0) continue;
+      dup2(null, 1 + i);
+      close(null);
+    }
+  }
+}
+
+static void let_pipes_go(struct execution *it) {
+  for (int i = 0; i < 2; i++) {
+    if (is_pipe(it->kept[i], it, i)) close(it->kept[i]);
+    it->kept[i] = -1;
+  }
+}
+
+/* With the lock held: nothing of an execution is left that could print. */
+static void settle(struct execution *it) {
+  if (!it->over || it->threads > 0) return;
+  let_pipes_go(it);
+  if (it != now) free(it);
+}
+
+ssize_t write(int fd, const void *data, size_t size) {
+  if ((fd == 1 || fd == 2) && stray()) {
+    fd = kept(fd - 1);
+    if (fd < 0) return (ssize_t)size;
+  }
+  return libc_write(fd, data, size);
+}
+
+ssize_t read(int fd, void *data, size_t size) {
+  if (fd == 0) touched = true;
+  return libc_read(fd, data, size);
+}
+
+off_t lseek64(int fd, off_t offset, int whence) {
+  if (fd == 0) touched = true;
+  return libc_lseek(fd, offset, whence);
+}
+
+struct start { void *(*function)(void *); void *argument; struct execution *birth; };
+
+static void *begin_thread(void *data) {
+  struct start start = *(struct start *)data;
+  free(data);
+  birth = start.birth;
+  pthread_setspecific(thread_end, birth);
+  return start.function(start.argument);
+}
+
+static void count_thread(struct execution *it, int change) {
+  pthread_mutex_lock(&lock);
+  it->threads += change;
+  settle(it);
+  pthread_mutex_unlock(&lock);
+}
+
+static void end_thread(void *data) {
+  birth = NULL;
+  count_thread(data, -1);
+}
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*function)(void *), void *argument) {
+  struct execution *it = birth ? birth : now;
+  struct start *start = it ? malloc(sizeof *start) : NULL;
+  if (!start) return libc_pthread_create(thread, attributes, function, argument);
+  *start = (struct start){function, argument, it};
+  count_thread(it, 1);
+  int error = libc_pthread_create(thread, attributes, begin_thread, start);
+  if (error) count_thread(it, -1), free(start);
+  return error;
+}
+
+/* Every child between its fork and its program comes here, also one that shares our memory (vfork); first, as a rule, to close what it
+   is not to inherit, our copies too. */
+int close_range(unsigned first, unsigned last, int flags) {
+  if (stray() && getpid() != server) return_home(birth);
+  return (int)syscall(SYS_close_range, first, last, flags);
+}
+
+int execve(const char *path, char *const arguments[], char *const environment[]) {
+  if (stray()) return_home(birth);
+  return (int)syscall(SYS_execve, path, arguments, environment);
+}
+
+int execv(const char *path, char *const arguments[]) { return execve(path, arguments, environ); }
+
+static void in_child(void) {
+  pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
+  lock = unlocked;
+  if (stray()) return_home(birth), nowhere = false;
+  birth = NULL;
+}
+
+/* What libc does between a fork of its own and a program: done by a thread whose descriptors are its own. */
+struct call { struct execution *birth; int result, error; int (*run)(struct call *); const void *arguments[7]; };
+
+static void *elsewhere(void *data) {
+  struct call *call = data;
+  if (unshare(CLONE_FILES) == 0) return_home(call->birth);
+  call->result = call->run(call);
+  call->error = errno;
+  return NULL;
+}
+
+static int run_elsewhere(struct call *call) {
+  pthread_t thread;
+  call->birth = birth;
+  if (libc_pthread_create(&thread, NULL, elsewhere, call) != 0) return call->run(call);
+  pthread_join(thread, NULL);
+  errno = call->error;
+  return call->result;
+}
+
+static int run_spawn(struct call *call) {
+  const void **it = call->arguments;
+  return (it[6] ? libc_posix_spawnp : libc_posix_spawn)((pid_t *)it[0], it[1], it[2], it[3], (char *const *)it[4], (char *const *)it[5]);
+}
+
+static int run_system(struct call *call) { return libc_system(call->arguments[0]); }
+
+int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attributes,
+                char *const arguments[], char *const environment[]) {
+  struct call call = {.run = run_spawn, .arguments = {pid, path, actions, attributes, arguments, environment, NULL}};
+  return stray() ? run_elsewhere(&call) : run_spawn(&call);
+}
+
+int posix_spawnp(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attributes,
+                 char *const arguments[], char *const environment[]) {
+  struct call call = {.run = run_spawn, .arguments = {pid, path, actions, attributes, arguments, environment, ""}};
+  return stray() ? run_elsewhere(&call) : run_spawn(&call);
+}
+
+int system(const char *command) {
+  struct call call = {.run = run_system, .arguments = {command}};
+  return stray() ? run_elsewhere(&call) : run_system(&call);
+}
+
+/* ---- Functions for python.py ------------------------------------------------------------------------------------------------------------ */
+
+enum { MESSAGE = 4096 }; /* bytes that a FIFO takes or gives at once (PIPE_BUF) */
+
+static const char *home; /* DIR */
+
+static int open_file(const char *directory, const char *name, int flags) {
+  char path[1024];
+  snprintf(path, sizeof path, "%s/%s", directory, name);
+  int fd = open(path, flags, 0600);
+  if (fd >= 0 || errno != EMFILE) return fd;
+  /* User code has used up its descriptors. Allow a few more: the limit is the user's own (soft) one. */
+  struct rlimit limit;
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_cur + 16 < limit.rlim_max ? limit.rlim_cur + 16 : limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  return open(path, flags, 0600);
+}
+
+/* receive(): the agent's next message. Signal handlers of the user's run meanwhile. */
+static PyObject *receive(PyObject *self, PyObject *const *arguments, ssize_t count) {
+  (void)self, (void)arguments, (void)count;
+  char message[MESSAGE];
+  ssize_t size = -1;
+  while (size < 0) {
+    PyThreadState *state = PyEval_SaveThread();
+    /* Opened anew each time (the agent keeps the other end): whatever user code closes, this works. */
+    int fd = open_file(home, "in", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) size = libc_read(fd, message, sizeof message);
+    int error = errno;
+    if (fd >= 0) close(fd);
+    PyEval_RestoreThread(state);
+    while (PyErr_CheckSignals() < 0) PyErr_WriteUnraisable(NULL);
+    if (size < 0 && error != EINTR) {
+      errno = error;
+      return PyErr_SetFromErrno(PyExc_OSError);
+    }
+  }
+  return PyBytes_FromStringAndSize(message, size);
+}
+
+/* send(line): to the agent */
+static PyObject *send(PyObject *self, PyObject *const *arguments, ssize_t count) {
+  (void)self, (void)count;
+  ssize_t size;
+  const char *line = PyUnicode_AsUTF8AndSize(arguments[0], &size);
+  int fd = line ? open_file(home, "out", O_WRONLY | O_CLOEXEC) : -1;
+  if (!line) return NULL;
+  while (size > 0) {
+    ssize_t n = libc_write(fd, line, (size_t)size);
+    if (n > 0) line += n, size -= n;
+    else if (errno != EINTR) break;
+  }
+  if (size > 0) PyErr_SetFromErrno(PyExc_OSError);
+  if (fd >= 0) close(fd);
+  return size > 0 ? NULL : new_none();
+}
+
+static bool redirect(const char *directory, const char *name, int flags, int fd) {
+  int new = open_file(directory, name, flags);
+  if (new < 0) return false;
+  if (new == fd) return true;
+  dup2(new, fd);
+  close(new);
+  return true;
+}
+
+/* enter(DIR/SLOT, whether there is input): descriptors 0, 1 and 2 become an execution's */
+static PyObject *enter(PyObject *self, PyObject *const *arguments, ssize_t count) {
+  (void)self, (void)count;
+  const char *directory = PyUnicode_AsUTF8AndSize(arguments[0], NULL);
+  int input = PyObject_IsTrue(arguments[1]);
+  struct execution *it = directory ? calloc(1, sizeof *it) : NULL;
+  if (!it) return directory ? PyErr_SetFromErrno(PyExc_OSError) : NULL;
+  if ((input || !nowhere) && !redirect(input ? directory : "/dev", input ? "stdin" : "null", O_RDONLY, 0))
+    return free(it), PyErr_SetFromErrno(PyExc_OSError);
+  if (!redirect(directory, "stdout", O_WRONLY, 1) || !redirect(directory, "stderr", O_WRONLY, 2))
+    return free(it), PyErr_SetFromErrno(PyExc_OSError);
+  for (int i = 0; i < 2; i++) {
+    struct stat status;
+    it->kept[i] = -1;
+    fstat(1 + i, &status);
+    it->pipe[i].device = status.st_dev, it->pipe[i].inode = status.st_ino;
+  }
+  pthread_mutex_lock(&lock);
+  struct execution *former = now;
+  now = it;
+  nowhere = touched = false;
+  if (former) settle(former);
+  pthread_mutex_unlock(&lock);
+  return new_none();
+}
+
+/* leave(whether to stay): the execution is over. Its pipes are let go, so that the agent can tell whether anybody else still holds them,
+   but for what its threads need. To stay is for what may yet print in the main thread. Returns whether nobody has asked for input. */
+static PyObject *leave(PyObject *self, PyObject *const *arguments, ssize_t count) {
+  (void)self, (void)count;
+  bool stay = PyObject_IsTrue(arguments[0]) == 1;
+  pthread_mutex_lock(&lock);
+  now->over = true;
+  if (now->threads > 0)
+    for (int i = 0; i < 2; i++) now->kept[i] = is_pipe(1 + i, now, i) ? fcntl(1 + i, F_DUPFD_CLOEXEC, 3) : -1;
+  int null = stay ? -1 : open_file("/dev", "null", NULL_FLAGS);
+  if (null >= 0) {
+    for (int fd = 0; fd < 3; fd++)
+      if (fd != null) dup2(null, fd);
+    if (null > 2) close(null);
+    nowhere = true;
+  }
+  settle(now);
+  pthread_mutex_unlock(&lock);
+  return PyBool_FromLong(!touched);
+}
+
+static PyMethodDef functions[] = {
+    {"receive", receive, METH_FASTCALL, NULL}, {"send", send, METH_FASTCALL, NULL},
+    {"enter", enter, METH_FASTCALL, NULL}, {"leave", leave, METH_FASTCALL, NULL},
+};
+
+/* ---- The outermost loop ----------------------------------------------------------------------------------------------------------------- */
+
+/* A trace or profile function of the user's, which is for their own code only and must not act on python.py. */
+struct hook { PyObject *get, *set, *function; };
+static struct hook hooks[2];
+
+static PyObject *call(PyObject *function, PyObject *argument) {
+  PyObject *const arguments[] = {NULL, argument};
+  return PyObject_Vectorcall(function, arguments + 1, argument ? 1 : 0, NULL);
+}
+
+static void discard(PyObject *object) {
+  if (object) Py_DecRef(object);
+}
+
+static void set_hook(struct hook *hook, PyObject *function) {
+  PyObject *done = call(hook->set, function);
+  if (!done) PyErr_WriteUnraisable(NULL);
+  discard(done);
+}
+
+/* Calls what the generator has yielded, (function, argument…). */
+static PyObject *call_for_user(PyObject *request) {
+  PyObject *items[8];
+  ssize_t count = PyTuple_Size(request);
+  for (ssize_t i = 0; i < count && i < 8; i++) items[i] = PyTuple_GetItem(request, i);
+  for (int i = 0; i < 2; i++)
+    if (hooks[i].function) set_hook(&hooks[i], hooks[i].function);
+  PyObject *result = PyObject_Vectorcall(items[0], items + 1, (size_t)count - 1, NULL);
+  PyObject *error = result ? NULL : PyErr_GetRaisedException();
+  for (int i = 0; i < 2; i++) {
+    discard(hooks[i].function);
+    hooks[i].function = call(hooks[i].get, NULL);
+    if (hooks[i].function == None) Py_DecRef(None), hooks[i].function = NULL;
+    else set_hook(&hooks[i], None);
+  }
+  if (error) PyErr_SetRaisedException(error);
+  return result;
+}
+
+/* Serves until the generator returns: its value is the exit status. */
+static int serve(PyObject *generator) {
+  PyObject *throw = PyUnicode_FromString("throw"), *request, *value = new_none();
+  int sent = PyIter_Send(generator, value, &request);
+  while (sent == SENT_NEXT) {
+    Py_DecRef(value);
+    value = call_for_user(request);
+    Py_DecRef(request);
+    if (value) {
+      sent = PyIter_Send(generator, value, &request);
+      continue;
+    }
+    PyObject *error = PyErr_GetRaisedException(), *const arguments[] = {generator, error};
+    request = PyObject_VectorcallMethod(throw, arguments, 2, NULL);
+    sent = request ? SENT_NEXT : -1;
+    Py_DecRef(error);
+    value = new_none();
+    if (!request && PyErr_ExceptionMatches(PyExc_StopIteration)) {
+      PyObject *stop = PyErr_GetRaisedException();
+      request = PyObject_GetAttrString(stop, "value");
+      sent = SENT_RETURN;
+    }
+  }
+  if (sent != SENT_RETURN) return PyErr_Print(), 1;
+  return (int)PyLong_AsLong(request);
+}
+
+static char *read_text(const char *path) {
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  struct stat status;
+  if (fd < 0 || fstat(fd, &status) < 0) return NULL;
+  char *text = calloc(1, (size_t)status.st_size + 1);
+  if (text && libc_read(fd, text, (size_t)status.st_size) != status.st_size) text[0] = 0;
+  close(fd);
+  return text;
+}
+
+/* python.py as a module that is in no list of modules, with the functions above; its `serve(DIR)` is the generator. */
+static PyObject *load(const char *path, const char *text) {
+  PyObject *code = Py_CompileString(text, path, FILE_INPUT), *module = PyDict_New(), *sys = PyImport_ImportModule("sys"), *arguments[1];
+  if (!code || !sys) return NULL;
+  static const char *const names[][2] = {{"getprofile", "setprofile"}, {"gettrace", "settrace"}};
+  for (int i = 0; i < 2; i++) {
+    hooks[i].get = PyObject_GetAttrString(sys, names[i][0]);
+    hooks[i].set = PyObject_GetAttrString(sys, names[i][1]);
+  }
+  PyDict_SetItemString(module, "__name__", PyUnicode_FromString("exec_sandbox"));
+  PyDict_SetItemString(module, "__file__", PyUnicode_FromString(path));
+  PyDict_SetItemString(module, "__builtins__", PyImport_ImportModule("builtins"));
+  for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
+    PyDict_SetItemString(module, functions[i].name, PyCMethod_New(&functions[i], NULL, NULL, NULL));
+  if (!PyEval_EvalCode(code, module, module)) return NULL;
+  arguments[0] = PyUnicode_FromString(home);
+  return PyObject_Vectorcall(PyDict_GetItemString(module, "serve"), arguments, 1, NULL);
+}
+
+/* In place of the main function of `python3 python.py DIR`. */
+static int run(int count, char **arguments, char **environment) {
+  static _Alignas(max_align_t) char config[8192]; /* PyConfig, which is ten times smaller */
+  (void)environment;
+  unsetenv("LD_PRELOAD");
+  PyConfig_InitPythonConfig(config);
+  PyStatus status = PyConfig_SetBytesArgv(config, count, arguments);
+  if (!PyStatus_Exception(status)) status = Py_InitializeFromConfig(config);
+  if (PyStatus_Exception(status)) Py_ExitStatusException(status);
+  home = arguments[2];
+  char *text = read_text(arguments[1]);
+  PyObject *generator = text ? load(arguments[1], text) : NULL;
+  free(text);
+  if (!generator) PyErr_Print();
+  Py_Exit(generator ? serve(generator) : 1);
+}
+
+int __libc_start_main(int (*)(int, char **, char **), int, char **, void (*)(void), void (*)(void), void (*)(void), void *);
+
+int __libc_start_main(int (*main)(int, char **, char **), int count, char **arguments, void (*begin)(void), void (*end)(void),
+                      void (*loader_end)(void), void *stack) {
+  (void)main;
+  __typeof__(&__libc_start_main) start = (__typeof__(&__libc_start_main))dlsym(RTLD_NEXT, "__libc_start_main");
+  server = getpid();
+  pthread_key_create(&thread_end, end_thread);
+  pthread_atfork(NULL, NULL, in_child);
+  return start(run, count, arguments, begin, end, loader_end, stack);
+}
+
+static void __attribute__((constructor)) find_functions(void) {
+  libc_write = (__typeof__(libc_write))dlsym(RTLD_NEXT, "write");
+  libc_read = (__typeof__(libc_read))dlsym(RTLD_NEXT, "read");
+  libc_lseek = (__typeof__(libc_lseek))dlsym(RTLD_NEXT, "lseek64");
+  libc_pthread_create = (__typeof__(libc_pthread_create))dlsym(RTLD_NEXT, "pthread_create");
+  libc_posix_spawn = (__typeof__(libc_posix_spawn))dlsym(RTLD_NEXT, "posix_spawn");
+  libc_posix_spawnp = (__typeof__(libc_posix_spawnp))dlsym(RTLD_NEXT, "posix_spawnp");
+  libc_system = (__typeof__(libc_system))dlsym(RTLD_NEXT, "system");
+}
