@@ -20,6 +20,7 @@ import { Sub } from "./guest/Frame.ts"
 import type { ExecOpen } from "./guest/Protocol.ts"
 import * as Attempt from "./internal/Attempt.ts"
 import { decodeInput } from "./internal/decodeInput.ts"
+import * as Deadlines from "./internal/Deadlines.ts"
 import * as Guest from "./internal/Guest.ts"
 import * as GuestFiles from "./internal/GuestFiles.ts"
 import * as Idle from "./internal/Idle.ts"
@@ -201,6 +202,7 @@ export const make = Effect.fnUntraced(function* (
     receipts,
     ports: PortLedger.make(),
     egress,
+    deadlines: yield* Deadlines.make,
     sequence: 0,
     closed: undefined
   }

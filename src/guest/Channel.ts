@@ -352,10 +352,20 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     return yield* Deferred.await(reply)
   })
 
-  /** Sends what credit and socket allow. `rest` keeps what is not sent yet. */
-  const pump = (stream: StreamState, rest: Array<Input>): { readonly done: boolean; readonly flowing: boolean } => {
-    if (socket.writableNeedDrain) return { done: rest.length === 0, flowing: false }
-    const frames: Array<Buffer> = []
+  /**
+   * Sends `first` and what credit and socket allow, all in one write, because each costs the guest an interrupt. `rest` keeps
+   * what is not sent yet.
+   */
+  const pump = (
+    stream: StreamState,
+    rest: Array<Input>,
+    first?: Buffer
+  ): { readonly done: boolean; readonly flowing: boolean } => {
+    const frames: Array<Buffer> = first === undefined ? [] : [first]
+    if (socket.writableNeedDrain) {
+      if (first !== undefined) write(first)
+      return { done: rest.length === 0, flowing: false }
+    }
     for (let input = rest[0]; input !== undefined; input = rest[0]) {
       const size = Math.min(input.bytes.length, stream.sendCredit, sendChunk)
       if (size === 0 && input.bytes.length > 0) break
@@ -415,10 +425,11 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
       sending: Semaphore.makeUnsafe(1)
     }
     nextId += 2
-    yield* Effect.acquireRelease(
+    const rest = [...inputs]
+    const first = yield* Effect.acquireRelease(
       Effect.sync(() => {
         streams.set(stream.id, stream)
-        write(encodeJson(Kind.Open, stream.id, message))
+        return pump(stream, rest, encodeJson(Kind.Open, stream.id, message))
       }),
       () =>
         Effect.sync(() => {
@@ -427,8 +438,6 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
           write(encodeJson(Kind.Reset, stream.id, { code: "cancelled", message: "the caller left" }))
         })
     )
-    const rest = [...inputs]
-    const first = pump(stream, rest)
     if (!first.done) {
       yield* Effect.forkScoped(stream.sending.withPermit(flush(stream, rest, first)), { startImmediately: true })
     }

@@ -32,6 +32,7 @@ import {
 } from "../SandboxError.ts"
 import { type Vm, VmLost, type VmStream } from "../Vm.ts"
 import * as ChangeReport from "./ChangeReport.ts"
+import type { Deadlines } from "./Deadlines.ts"
 import { diskShare } from "./diskShare.ts"
 import * as NetworkOutcome from "./NetworkOutcome.ts"
 import * as Observe from "./Observe.ts"
@@ -58,6 +59,7 @@ export interface Holder {
   readonly receipts: Publisher
   readonly ports: PortLedger
   readonly egress: Egress
+  readonly deadlines: Deadlines
   /** How many attempts there have been. */
   sequence: number
   /** Why nothing more runs in it, once it is closed. */
@@ -95,8 +97,8 @@ export interface Attempt {
   readonly changed: (bytes: Uint8Array) => Effect.Effect<void, SandboxError>
   /** It has begun; only the first time counts. */
   readonly began: Effect.Effect<void>
-  /** Destroys a VM whose guest did not enforce its limits. */
-  readonly overdue: Effect.Effect<never, VmLost>
+  /** Until the scope closes, destroys the VM of a guest that does not enforce its limits by then; see `Deadlines`. */
+  readonly until: (deadline: number) => Effect.Effect<() => boolean, never, Scope.Scope>
   /** Fails because the VM is lost. */
   readonly lost: (error: VmLost, handedOver: boolean) => Effect.Effect<never, SandboxError>
   /** Fails because the agent refused, or ended the stream without a result. `poisoned`: the VM must not be used any more. */
@@ -181,50 +183,58 @@ export const begin = Effect.fnUntraced(function* (
     outcome: Receipt["outcome"],
     reason: Receipt["stopReason"],
     evidence: Evidence | undefined
-  ): Receipt => ({
-    version: 1,
-    id: `exe-${randomUUID().replaceAll("-", "").slice(0, 16)}`,
-    session: holder.id,
-    sequence,
-    startedAt: new Date(openedAt).toISOString(),
-    language: subject.language,
-    argv: subject.argv,
-    codeSha256: subject.codeSha256,
-    image: origin.image,
-    template: origin.template,
-    startPath: origin.startPath,
-    isolation: vm.isolation,
-    limits: {
-      timeMs,
-      memoryBytes,
-      outputBytes: allowed.outputBytes,
-      output: allowed.output,
-      processes: allowed.processes,
-      fileSizeBytes: allowed.fileSizeMiB * mebibyte,
-      diskBytes: allowed.diskMiB * mebibyte
-    },
-    outcome,
-    stopReason: reason,
-    exitCode: evidence?.exitCode ?? null,
-    signal: evidence?.signal ?? null,
-    state: evidence === undefined ? (outcome === "Cancelled" ? null : "closed") : evidence.state,
-    output: {
-      stdoutBytes: stdout.total(),
-      stderrBytes: stderr.total(),
-      truncated: stdout.truncated() || stderr.truncated()
-    },
-    usage: evidence?.usage ?? { cpuMs: null, peakMemoryBytes: null, wallMs: null },
-    timing: {
-      queueMs: startedAt === undefined ? null : startedAt - openedAt,
-      acquireMs: first ? origin.acquireMs : null,
-      handoverMs: first ? origin.handoverMs : null,
-      executeMs: startedAt === undefined ? null : ended - startedAt
-    },
-    egress: network?.attempts() ?? null,
-    egressOmitted: network?.omitted() ?? null,
-    ports: ports(),
-    filesChanged: countsOf(evidence)
-  })
+  ): Receipt => {
+    // The guest says that something has begun when it is not over at once; then it says so with the end.
+    const wallMs = evidence?.usage.wallMs ?? null
+    const begunAt =
+      startedAt === undefined || wallMs === null
+        ? startedAt
+        : Math.max(openedAt, Math.min(startedAt, Math.round(ended - wallMs)))
+    return {
+      version: 1,
+      id: `exe-${randomUUID().replaceAll("-", "").slice(0, 16)}`,
+      session: holder.id,
+      sequence,
+      startedAt: new Date(openedAt).toISOString(),
+      language: subject.language,
+      argv: subject.argv,
+      codeSha256: subject.codeSha256,
+      image: origin.image,
+      template: origin.template,
+      startPath: origin.startPath,
+      isolation: vm.isolation,
+      limits: {
+        timeMs,
+        memoryBytes,
+        outputBytes: allowed.outputBytes,
+        output: allowed.output,
+        processes: allowed.processes,
+        fileSizeBytes: allowed.fileSizeMiB * mebibyte,
+        diskBytes: allowed.diskMiB * mebibyte
+      },
+      outcome,
+      stopReason: reason,
+      exitCode: evidence?.exitCode ?? null,
+      signal: evidence?.signal ?? null,
+      state: evidence === undefined ? (outcome === "Cancelled" ? null : "closed") : evidence.state,
+      output: {
+        stdoutBytes: stdout.total(),
+        stderrBytes: stderr.total(),
+        truncated: stdout.truncated() || stderr.truncated()
+      },
+      usage: evidence?.usage ?? { cpuMs: null, peakMemoryBytes: null, wallMs: null },
+      timing: {
+        queueMs: begunAt === undefined ? null : begunAt - openedAt,
+        acquireMs: first ? origin.acquireMs : null,
+        handoverMs: first ? origin.handoverMs : null,
+        executeMs: begunAt === undefined ? null : ended - begunAt
+      },
+      egress: network?.attempts() ?? null,
+      egressOmitted: network?.omitted() ?? null,
+      ports: ports(),
+      filesChanged: countsOf(evidence)
+    }
+  }
 
   /** The attempt's one receipt, published. */
   const publish = (outcome: Receipt["outcome"], reason: Receipt["stopReason"], evidence: Evidence | undefined) =>
@@ -290,10 +300,7 @@ export const begin = Effect.fnUntraced(function* (
   return {
     sequence,
     openedAt,
-    overdue: Effect.andThen(
-      vm.destroy,
-      Effect.fail(new VmLost({ problem: "the guest did not end the execution within its limits", violation: false }))
-    ),
+    until: (deadline) => holder.deadlines.watch(deadline, vm.destroy),
     ownMemoryBytes: allowed.memoryMiB === limits.memoryMiB ? null : memoryBytes,
     timeMs,
     fileSizeBytes: diskShare(allowed.fileSizeMiB),
@@ -355,13 +362,14 @@ export const follow = Effect.fnUntraced(function* (
   stream: VmStream,
   emit: (event: Execution.Event) => Effect.Effect<void>,
   deadline: number
-): Effect.fn.Return<Evidence | Reset | undefined, SandboxError> {
+): Effect.fn.Return<Evidence | Reset | undefined, SandboxError, Scope.Scope> {
+  const isOverdue = yield* attempt.until(deadline)
+  const next = Effect.catch(stream.takeAll, (error) => {
+    if (Cause.isDone(error)) return Effect.void
+    return attempt.lost(isOverdue() ? new VmLost({ problem: overdue, violation: false }) : error, true)
+  })
   for (;;) {
-    const left = deadline - (yield* Clock.currentTimeMillis)
-    const events = yield* Effect.catchIf(stream.takeAll, Cause.isDone, () => Effect.void).pipe(
-      Effect.timeoutOrElse({ duration: Math.max(left, graceMs), orElse: () => attempt.overdue }),
-      Effect.catch((error) => attempt.lost(error, true))
-    )
+    const events = yield* next
     if (events === undefined) return undefined
     for (const event of events) {
       switch (event._tag) {
@@ -388,6 +396,8 @@ export const follow = Effect.fnUntraced(function* (
     }
   }
 })
+
+const overdue = "the guest did not end the execution within its limits"
 
 /** The receipt's word for what changed. */
 const countsOf = (evidence: Evidence | undefined): Receipt["filesChanged"] => {

@@ -15,6 +15,7 @@ import {
 } from "../SandboxError.ts"
 import type { Vm } from "../Vm.ts"
 import * as Attempt from "./Attempt.ts"
+import * as Deadlines from "./Deadlines.ts"
 import * as PortLedger from "./PortLedger.ts"
 
 /** Packages that cannot be had together are bad input, for which nothing is started. */
@@ -44,6 +45,7 @@ export const refuse = Effect.fnUntraced(function* (
     receipts,
     egress,
     ports: PortLedger.make(),
+    deadlines: yield* Deadlines.make,
     sequence: 0,
     closed: undefined
   }

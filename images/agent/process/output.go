@@ -13,7 +13,7 @@ import (
 
 const (
 	bufferSize = 64 << 10
-	// An output that gave less than this is left alone for a moment, so that
+	// A terminal that gave less than this is left alone for a moment, so that
 	// many small writes of a program become few frames. What follows a quiet
 	// moment, such as the echo of a key, is not held back.
 	burst = bufferSize / 4
@@ -26,68 +26,81 @@ const (
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-// output forwards one output of a program. It lives as long as anybody holds
-// the other end, which may be longer than the program.
-type output struct {
-	file     *os.File
-	raw      syscall.RawConn
-	terminal bool
+// output is what a program writes to: a run.Pipe, or a screen.
+type output interface {
+	// Start forwards what comes from now on; it does not wait for any.
+	Start()
+	// Drain forwards what is there at this moment, and no more: a child that
+	// keeps writing must not keep its parent from ending. Later output goes to
+	// another sink.
+	Drain(next func(payload []byte))
+	// Close is for one that was never started.
+	Close()
+}
+
+// nobody takes what comes after a program's end, without haste.
+func nobody([]byte) { time.Sleep(pause) }
+
+// screen forwards the output of a terminal. It lives until the terminal is
+// closed, which may be later than the program's end.
+type screen struct {
+	file *os.File
+	raw  syscall.RawConn
 
 	mu   sync.Mutex
 	over bool // the program has ended: what comes now is nobody's
 	sink func(payload []byte)
 }
 
-func newOutput(file *os.File, terminal bool, sink func([]byte)) (*output, error) {
+func newScreen(file *os.File, sink func([]byte)) (*screen, error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	return &output{file: file, raw: raw, terminal: terminal, sink: sink}, nil
+	return &screen{file: file, raw: raw, sink: sink}, nil
 }
 
-// pump runs until the last writer is gone or the file is closed. A terminal
-// that nobody has open can be opened again as long as its program lives, and
-// closing it would end the program.
-func (o *output) pump() {
-	defer o.file.Close()
+func (s *screen) Start() { go s.pump() } // ends when the terminal is closed
+
+func (s *screen) Close() { _ = s.file.Close() }
+
+// pump runs until the file is closed. A terminal that nobody has open can be
+// opened again as long as its program lives, and closing it would end the
+// program.
+func (s *screen) pump() {
+	defer s.file.Close()
 	for {
 		var n int
 		var failed error
-		err := o.raw.Read(func(fd uintptr) bool {
-			n, failed = o.forward(int(fd), bufferSize)
+		err := s.raw.Read(func(fd uintptr) bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			n, failed = s.take(int(fd), bufferSize)
 			return n > 0 || failed != unix.EAGAIN
 		})
-		if err == nil && failed == unix.EIO && n == 0 && o.terminal && !o.isOver() {
+		if err == nil && failed == unix.EIO && n == 0 && !s.isOver() {
 			time.Sleep(unused)
 			continue
 		}
 		if err != nil || n == 0 {
 			return
 		}
-		if n < burst || o.isOver() {
+		if n < burst {
 			time.Sleep(pause)
 		}
 	}
 }
 
-func (o *output) isOver() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.over
+func (s *screen) isOver() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.over
 }
 
-// forward reads what is there, at the most so much, and passes it on. The sink
-// may wait for credit, and with it whoever wants this output: that is the
-// back-pressure.
-func (o *output) forward(fd, most int) (n int, err error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.take(fd, most)
-}
-
-// take is forward with mu held. It says what stopped it, if anything did.
-func (o *output) take(fd, most int) (n int, err error) {
+// take reads what is there, at the most so much, and passes it on; called with
+// mu held. The sink may wait for credit, and with it whoever wants this output:
+// that is the back-pressure. It says what stopped it, if anything did.
+func (s *screen) take(fd, most int) (n int, err error) {
 	buffer := buffers.Get().(*[bufferSize]byte)
 	defer buffers.Put(buffer)
 	if most > bufferSize {
@@ -102,29 +115,23 @@ func (o *output) take(fd, most int) (n int, err error) {
 		}
 		n += got
 	}
-	if n > 0 && !o.over {
-		o.sink(buffer[:n])
+	if n > 0 {
+		s.sink(buffer[:n])
 	}
 	return n, err
 }
 
-// drain forwards what is there at this moment, and no more: a child that keeps
-// writing must not keep its parent from ending. Later output is thrown away.
-func (o *output) drain() {
-	_ = o.raw.Control(func(fd uintptr) {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		left := atTheEnd
-		if !o.terminal { // a terminal's buffers are not all counted
-			left = quick.Pending(int(fd))
-		}
-		for left > 0 {
-			n, err := o.take(int(fd), left)
+func (s *screen) Drain(next func(payload []byte)) {
+	_ = s.raw.Control(func(fd uintptr) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for left := atTheEnd; left > 0; {
+			n, err := s.take(int(fd), left)
 			left -= n
 			if err != nil || n == 0 {
 				break
 			}
 		}
-		o.over = true
+		s.over, s.sink = true, next
 	})
 }

@@ -42,7 +42,7 @@ type process struct {
 	stream  *channel.Stream
 	program *run.Program
 	input   *input
-	outputs []*output
+	outputs []output
 	kept    [2]*run.Overflow // of stdout and stderr
 	master  *os.File         // our end of its terminal, if it has one
 
@@ -123,7 +123,7 @@ func (p *process) run() {
 	failure := p.program.Started()
 	p.stream.Note(map[string]any{"event": "started", "pid": p.program.PID})
 	for _, o := range p.outputs {
-		go o.pump() // ends when nobody can write any more
+		o.Start()
 	}
 	if failure != nil {
 		p.fell(failure, <-p.program.Exit)
@@ -201,7 +201,13 @@ func (p *process) open(user run.User) (theirs []int, err error) {
 		}
 		p.master = os.NewFile(uintptr(master), "terminal")
 		go p.input.write(p.master, true) // ended by stop
-		return []int{slave}, p.forward(p.master, channel.Stdout)
+		screen, err := newScreen(p.master, p.sink(channel.Stdout))
+		if err != nil {
+			_ = p.master.Close()
+			return []int{slave}, fmt.Errorf("watching a terminal: %w", err)
+		}
+		p.outputs = append(p.outputs, screen)
+		return []int{slave}, nil
 	}
 	for _, sub := range []byte{channel.Stdin, channel.Stdout, channel.Stderr} {
 		var pipe [2]int
@@ -214,29 +220,18 @@ func (p *process) open(user run.User) (theirs []int, err error) {
 		}
 		theirs = append(theirs, other)
 		_ = unix.SetNonblock(ours, true)
-		file := os.NewFile(uintptr(ours), "pipe")
 		// It must be theirs to open /dev/stdout again by its name.
 		if err := unix.Fchown(other, user.UID, user.GID); err != nil {
-			_ = file.Close()
+			_ = unix.Close(ours)
 			return theirs, fmt.Errorf("handing over a pipe: %w", err)
 		}
 		if sub == channel.Stdin {
-			go p.input.write(file, false) // ended by stop, and closes it
-		} else if err := p.forward(file, sub); err != nil {
-			return theirs, err
+			go p.input.write(os.NewFile(uintptr(ours), "stdin"), false) // ended by stop, and closes it
+		} else {
+			p.outputs = append(p.outputs, run.NewPipe(ours, p.sink(sub)))
 		}
 	}
 	return theirs, nil
-}
-
-func (p *process) forward(file *os.File, sub byte) error {
-	o, err := newOutput(file, p.master != nil, p.sink(sub))
-	if err != nil {
-		_ = file.Close()
-		return fmt.Errorf("watching an output: %w", err)
-	}
-	p.outputs = append(p.outputs, o)
-	return nil
 }
 
 // sink takes one output: it passes it on, and keeps what the host does not.
@@ -264,7 +259,7 @@ func (p *process) sink(sub byte) func(payload []byte) {
 func (p *process) close() {
 	p.input.stop()
 	for _, o := range p.outputs {
-		_ = o.file.Close()
+		o.Close()
 	}
 }
 
@@ -272,7 +267,7 @@ func (p *process) close() {
 func (p *process) fell(failure *run.Failure, status syscall.WaitStatus) {
 	p.input.stop()
 	for _, o := range p.outputs {
-		o.drain()
+		o.Drain(nobody)
 	}
 	evidence := p.program.Evidence(status, nil)
 	changed := p.spawner.Changes.Conclude(p.stream, p.mark, p.request.Changes)
@@ -381,7 +376,7 @@ func (p *process) finish(status syscall.WaitStatus) {
 	}
 	evidence := p.program.Evidence(status, timeout)
 	for _, o := range p.outputs {
-		o.drain()
+		o.Drain(nobody)
 	}
 	p.obey() // the host may have lost interest while this waited for credit
 	if p.ended || p.limited || p.stopped {

@@ -89,36 +89,6 @@ func TestInputOutlivesItsReader(t *testing.T) {
 	}
 }
 
-func TestOutputEndsWithItsProgram(t *testing.T) {
-	reading, writing := pair(t, 0)
-	var got bytes.Buffer
-	o, err := newOutput(reading, false, func(payload []byte) { got.Write(payload) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := writing.WriteString("before"); err != nil {
-		t.Fatal(err)
-	}
-	o.drain()
-	if got.String() != "before" {
-		t.Errorf("got %q", got.String())
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		o.pump()
-	}()
-	// A child that lives on can write as much as it likes.
-	if _, err := writing.Write(make([]byte, 300_000)); err != nil {
-		t.Fatal(err)
-	}
-	_ = writing.Close()
-	within(t, "the end", done)
-	if got.String() != "before" {
-		t.Errorf("got %d bytes in the end", got.Len())
-	}
-}
-
 func TestTerminal(t *testing.T) {
 	master, slave, err := openTerminal(os.Getuid(), size{77, 33})
 	if err != nil {

@@ -116,6 +116,13 @@ func FileSystem(fd int, st *unix.Statfs_t) error {
 	return failure(errno)
 }
 
+// Widen gives a pipe room for what its writer can write until we look again,
+// where the system allows it.
+func Widen(fd int) {
+	const room = 256 << 10
+	_, _, _ = unix.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETPIPE_SZ, room)
+}
+
 // Pending is how many bytes a pipe holds.
 func Pending(fd int) int {
 	var n int32

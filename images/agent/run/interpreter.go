@@ -486,8 +486,8 @@ func (i *interpreter) sweepLater(e *execution, p *process) {
 // what comes later as background output.
 func (i *interpreter) handOver(e *execution, s *slot) {
 	b, id := &i.runner.background, e.stream.ID()
-	s.stdout.drain(b.sink(e.epoch, id, channel.Stdout))
-	s.stderr.drain(b.sink(e.epoch, id, channel.Stderr))
+	s.stdout.Drain(b.sink(e.epoch, id, channel.Stdout))
+	s.stderr.Drain(b.sink(e.epoch, id, channel.Stderr))
 }
 
 func merge(base, over map[string]string) map[string]string {

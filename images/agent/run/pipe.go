@@ -22,9 +22,9 @@ const (
 
 var buffers = sync.Pool{New: func() any { return new([pipeBuffer]byte) }}
 
-// pipe forwards one output FIFO. It lives as long as anybody holds the FIFO's
-// other end, which may be longer than the execution.
-type pipe struct {
+// Pipe forwards one output. It lives as long as anybody holds the other end,
+// which may be longer than what it is the output of.
+type Pipe struct {
 	fd int
 
 	mu      sync.Mutex
@@ -35,25 +35,31 @@ type pipe struct {
 }
 
 // openPipe opens the reading end; a writer can open the other from then on.
-func openPipe(directory int, name string) (*pipe, error) {
+func openPipe(directory int, name string) (*Pipe, error) {
 	fd, err := quick.Open(directory, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
-	return &pipe{fd: fd, sink: func([]byte) {}}, nil
+	return NewPipe(fd, func([]byte) {}), nil
+}
+
+// NewPipe takes over the reading end of a pipe, which must never block.
+func NewPipe(fd int, sink func(payload []byte)) *Pipe {
+	quick.Widen(fd)
+	return &Pipe{fd: fd, sink: sink}
 }
 
 // direct says where bytes go from now on.
-func (p *pipe) direct(sink func(payload []byte)) {
+func (p *Pipe) direct(sink func(payload []byte)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sink = sink
 }
 
-// start forwards from now on until the last writer is gone, which ends the
+// Start forwards from now on until the last writer is gone, which ends the
 // goroutine. It must be called when a writer is there: before, the end of the
 // file would be seen at once.
-func (p *pipe) start() {
+func (p *Pipe) Start() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.gone && !p.pumping {
@@ -62,9 +68,9 @@ func (p *pipe) start() {
 	}
 }
 
-// attend is start where a writer may not have come yet; it reports whether one
+// attend is Start where a writer may not have come yet; it reports whether one
 // has.
-func (p *pipe) attend() bool {
+func (p *Pipe) attend() bool {
 	p.mu.Lock()
 	if !p.gone && !p.pumping && quick.Pending(p.fd) == 0 {
 		if n, err := p.forward(pipeBuffer); n == 0 && err == nil {
@@ -73,13 +79,13 @@ func (p *pipe) attend() bool {
 		}
 	}
 	p.mu.Unlock()
-	p.start()
+	p.Start()
 	return true
 }
 
-// follow is start for what comes after an execution, when mostly nobody is left
+// follow is Start for what comes after an execution, when mostly nobody is left
 // to write.
-func (p *pipe) follow() {
+func (p *Pipe) follow() {
 	p.mu.Lock()
 	over := !p.gone && !p.pumping && quick.HungUp(p.fd)
 	for over {
@@ -89,17 +95,17 @@ func (p *pipe) follow() {
 	}
 	p.mu.Unlock()
 	if over {
-		p.close()
+		p.Close()
 	} else {
-		p.start()
+		p.Start()
 	}
 }
 
 // pump looks by the clock while there is output. The poller would wake the
 // agent for every line that a program writes, which under emulation costs more
 // than the program's own work; it is asked only when the pipe is quiet.
-func (p *pipe) pump() {
-	defer p.close()
+func (p *Pipe) pump() {
+	defer p.Close()
 	for quiet := 0; ; {
 		n, err := p.look()
 		switch {
@@ -123,7 +129,7 @@ func (p *pipe) pump() {
 	}
 }
 
-func (p *pipe) look() (int, error) {
+func (p *Pipe) look() (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.gone {
@@ -134,7 +140,7 @@ func (p *pipe) look() (int, error) {
 
 // wait returns when there is something to read or nobody left to write, or
 // false when the pipe was closed.
-func (p *pipe) wait() bool {
+func (p *Pipe) wait() bool {
 	p.mu.Lock()
 	if p.gone {
 		p.mu.Unlock()
@@ -166,7 +172,7 @@ func (p *pipe) wait() bool {
 
 // forward reads once and passes it on; called with mu held. The sink may wait
 // for credit, and with it whoever wants this pipe: that is the back-pressure.
-func (p *pipe) forward(most int) (int, error) {
+func (p *Pipe) forward(most int) (int, error) {
 	buffer := buffers.Get().(*[pipeBuffer]byte)
 	defer buffers.Put(buffer)
 	if most > pipeBuffer {
@@ -179,10 +185,10 @@ func (p *pipe) forward(most int) (int, error) {
 	return n, err
 }
 
-// drain forwards what is in the pipe at this moment, and no more: a child that
+// Drain forwards what is in the pipe at this moment, and no more: a child that
 // keeps writing must not keep an execution from ending. What comes later goes
 // to the next sink.
-func (p *pipe) drain(next func(payload []byte)) {
+func (p *Pipe) Drain(next func(payload []byte)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.gone {
@@ -199,14 +205,14 @@ func (p *pipe) drain(next func(payload []byte)) {
 }
 
 // idle reports whether the pipe is empty, has no writer and is not watched.
-func (p *pipe) idle() bool {
+func (p *Pipe) idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.gone && !p.pumping && quick.HungUp(p.fd) && quick.Pending(p.fd) == 0
 }
 
-// close ends the pipe and with it the pump.
-func (p *pipe) close() {
+// Close ends the pipe and with it the pump.
+func (p *Pipe) Close() {
 	p.mu.Lock()
 	gone, waiting := p.gone, p.waiting
 	p.gone = true

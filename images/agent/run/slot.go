@@ -33,7 +33,7 @@ type slot struct {
 	basePath       string
 	directory      int
 	code, stdin    int // -1 while there is no such file
-	stdout, stderr *pipe
+	stdout, stderr *Pipe
 	littered       bool     // files were made in it
 	spilled        []string // inputs that lie on the disk
 }
@@ -60,7 +60,7 @@ func (s *slot) prepare(user User) (err error) {
 		return fmt.Errorf("opening its directory: %w", err)
 	}
 	for _, f := range []struct {
-		pipe **pipe
+		pipe **Pipe
 		name string
 	}{{&s.stdout, "stdout"}, {&s.stderr, "stderr"}} {
 		if err := makeFIFO(s.directory, f.name, user); err != nil {
@@ -174,10 +174,10 @@ func (s *slot) remove() {
 // discard removes a slot that was never used.
 func (s *slot) discard() {
 	if s.stdout != nil {
-		s.stdout.close()
+		s.stdout.Close()
 	}
 	if s.stderr != nil {
-		s.stderr.close()
+		s.stderr.Close()
 	}
 	s.remove()
 }

@@ -1,0 +1,47 @@
+/**
+ * Ends what outlives its deadline, for work whose own side should have ended it long before. One fibre looks after all of a
+ * session's work from time to time: a fibre and a timer for each would cost a short execution more than the rest of ours.
+ */
+import * as Clock from "effect/Clock"
+import * as Effect from "effect/Effect"
+import type * as Scope from "effect/Scope"
+
+export interface Deadlines {
+  /**
+   * Until the scope closes, `overdue` runs once when the host's clock has passed `at`, in ms, at most `lateness` later. What it
+   * gives says whether that has happened.
+   */
+  readonly watch: (at: number, overdue: Effect.Effect<void>) => Effect.Effect<() => boolean, never, Scope.Scope>
+}
+
+/** How late a deadline may be noticed. */
+const lateness = "5 seconds"
+
+export const make: Effect.Effect<Deadlines, never, Scope.Scope> = Effect.gen(function* () {
+  const watched = new Set<{ readonly at: number; readonly overdue: Effect.Effect<void>; passed: boolean }>()
+  yield* Effect.gen(function* () {
+    for (;;) {
+      yield* Effect.sleep(lateness)
+      const now = yield* Clock.currentTimeMillis
+      for (const it of watched) {
+        if (it.passed || it.at > now) continue
+        it.passed = true
+        yield* it.overdue
+      }
+    }
+  }).pipe(Effect.forkScoped)
+  return {
+    watch: (at, overdue) =>
+      Effect.map(
+        Effect.acquireRelease(
+          Effect.sync(() => {
+            const it = { at, overdue, passed: false }
+            watched.add(it)
+            return it
+          }),
+          (it) => Effect.sync(() => watched.delete(it))
+        ),
+        (it) => () => it.passed
+      )
+  }
+})
