@@ -165,7 +165,8 @@ export const commandLine = (input: Input): ReadonlyArray<string> => [
   // A full host disk is the guest's I/O error, not a machine that stands still.
   "virtio-blk-device,drive=scratch,serial=scratch,werror=report,rerror=report",
   "-device",
-  "virtio-serial-device",
+  // The console and the channel; the guest looks through all there could be at every interrupt.
+  "virtio-serial-device,max_ports=2",
   "-chardev",
   `socket,id=channel,fd=${Fd.channel}`,
   "-device",
