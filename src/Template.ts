@@ -23,6 +23,7 @@ import { Host } from "./Host.ts"
 import { Image } from "./Image.ts"
 import { withLock } from "./internal/Lock.ts"
 import * as PackageInstall from "./internal/PackageInstall.ts"
+import { copySparse } from "./internal/copySparse.ts"
 import * as Observe from "./internal/Observe.ts"
 import { report } from "./internal/Progress.ts"
 import * as TemplateStore from "./internal/TemplateStore.ts"
@@ -185,6 +186,7 @@ export class Template extends Context.Service<
       const build = Effect.fn("Template.build")(function* ({
         image,
         key,
+        machine,
         packages,
         shape
       }: Target): Effect.fn.Return<void, SandboxError | PackageError, Scope.Scope> {
@@ -197,6 +199,10 @@ export class Template extends Context.Service<
         const step = (what: string, run: () => void): Effect.Effect<void, SandboxError> =>
           Effect.mapError(TemplateStore.attempt(run), failed(what))
 
+        const base =
+          packages === undefined
+            ? undefined
+            : yield* plainOf({ image, key: machine, machine, shape, packages: undefined })
         const work = yield* store.workDirectory.pipe(Effect.mapError(failed("cannot use the cache directory")))
         const files = TemplateStore.filesIn(work)
         yield* step("cannot make its memory", () => {
@@ -205,13 +211,23 @@ export class Template extends Context.Service<
           if (launcher.uid !== null) fs.chownSync(files.ram, launcher.uid, launcher.gid ?? -1)
         })
         yield* makeOverlay(qemu.path, files.overlay).pipe(Effect.mapError(failed("cannot make its disk")))
-        yield* step("cannot make its disk", () => fs.copyFileSync(files.overlay, files.disk))
-        yield* report({
-          stage: "template",
-          message: `booting a machine with ${shape.memoryMiB} MiB and warming its interpreters`
-        })
+        if (base === undefined) {
+          yield* step("cannot make its disk", () => fs.copyFileSync(files.overlay, files.disk))
+          yield* report({
+            stage: "template",
+            message: `booting a machine with ${shape.memoryMiB} MiB and warming its interpreters`
+          })
+        } else {
+          yield* TemplateStore.attempt(async () => {
+            await copySparse(base.ram, files.ram)
+            fs.copyFileSync(base.disk, files.disk)
+          }).pipe(Effect.mapError(failed("cannot copy the template without packages")))
+        }
         const lock = yield* Effect.gen(function* () {
-          const vm = yield* Vm.boot(shape, { ram: files.ram, disk: files.disk }, yield* host.tscKhz)
+          const vm =
+            base === undefined
+              ? yield* Vm.boot(shape, { ram: files.ram, disk: files.disk }, yield* host.tscKhz)
+              : yield* Vm.extend(shape, { ram: files.ram, disk: files.disk, state: base.state })
           const lock = packages === undefined ? undefined : yield* PackageInstall.install(vm, packages, shape.memoryMiB)
           yield* report({ stage: "template", message: "sealing its memory" })
           yield* vm.seal(files.state, host.runDirectory)
@@ -241,6 +257,13 @@ export class Template extends Context.Service<
           .pipe(Effect.mapError(failed("cannot keep its files")))
         yield* store.prune(storeLimit)
       }, Effect.scoped)
+
+      /** The files of the template without packages, which those with packages go on from. */
+      const plainOf = (target: Target): Effect.Effect<Vm.TemplateFiles, SandboxError | PackageError> =>
+        Effect.map(ensure(target), () => {
+          store.markUsed(target.key)
+          return TemplateStore.filesIn(store.directoryOf(target.key))
+        })
 
       /** Makes sure the template exists; the reason why it had to be made, or nothing when it was there. */
       const ensure = Effect.fnUntraced(function* (target: Target) {

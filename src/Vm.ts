@@ -423,6 +423,49 @@ export const boot = Effect.fn("Vm.boot")(function* (
   return { ...vm, seal: (state, socketDirectory) => seal(shape, vm, machine, state, socketDirectory) }
 })
 
+/**
+ * Goes on with copies of a template's memory and disk, to be sealed as another template: what is in the first one need not be
+ * booted and warmed again.
+ */
+export const extend = Effect.fn("Vm.extend")(function* (
+  shape: Shape,
+  files: { readonly ram: string; readonly disk: string; readonly state: string }
+): Effect.fn.Return<Booted, SandboxError, Scope.Scope> {
+  const { image } = shape
+  const machine = yield* withOpen(
+    [
+      [files.ram, "r+"],
+      [image.root, "r"],
+      [image.scratch, "r"],
+      [files.disk, "r+"],
+      [files.state, "r"]
+    ],
+    (fds) => launch(shape, { kind: "extend" }, fds)
+  )
+  const vm = yield* join(isolationOf(shape), machine)
+  yield* load(machine, Fd.extended).pipe(
+    Effect.andThen(vm.handover({ hostname: "template", env: {}, limits: defaults, network: null }, "build")),
+    Effect.onError(() => machine.killFor("start-failed"))
+  )
+  return { ...vm, seal: (state, socketDirectory) => seal(shape, vm, machine, state, socketDirectory) }
+})
+
+/** Loads a template's state from a descriptor and lets its guest run. */
+const load = (machine: Machine.Machine, fd: number) =>
+  machine
+    .commands({ execute: "qmp_capabilities" }, capabilities, {
+      execute: "migrate-incoming",
+      arguments: { uri: `fd:${fd}` }
+    })
+    .pipe(
+      Effect.andThen(machine.migrated),
+      Effect.andThen(machine.commands({ execute: "cont" })),
+      Effect.mapError((error) =>
+        error.killed ? fail(new NotStarted({ problem: error.problem })) : bootFailed("restore", machine)(error)
+      ),
+      bounded(restoreBound, "restore", machine)
+    )
+
 const seal = Effect.fn("Vm.seal")(function* (
   shape: Shape,
   vm: Vm,
@@ -515,21 +558,8 @@ export const restore = Effect.fn("Vm.restore")(function* (
     (fds) => launch(shape, { kind: "restore" }, fds)
   )
   const vm = yield* join(isolationOf(shape), machine, { shape, ...parts })
-  yield* machine
-    .commands({ execute: "qmp_capabilities" }, capabilities, {
-      execute: "migrate-incoming",
-      arguments: { uri: `fd:${Fd.state}` }
-    })
-    .pipe(
-      Effect.andThen(machine.migrated),
-      Effect.andThen(machine.commands({ execute: "cont" })),
-      Effect.mapError((error) =>
-        error.killed ? fail(new NotStarted({ problem: error.problem })) : bootFailed("restore", machine)(error)
-      ),
-      bounded(restoreBound, "restore", machine),
-      // It is of no use to anybody, however long the scope stays open.
-      Effect.onError(() => machine.killFor("start-failed"))
-    )
+  // It is of no use to anybody, however long the scope stays open.
+  yield* load(machine, Fd.state).pipe(Effect.onError(() => machine.killFor("start-failed")))
   return vm
 }, Observe.timed(Telemetry.restoreDuration))
 

@@ -2,11 +2,13 @@
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as NetworkPolicy from "../src/NetworkPolicy.ts"
 import * as Packages from "../src/Packages.ts"
 import { Sandbox } from "../src/Sandbox.ts"
 import { Template } from "../src/Template.ts"
 import { Host } from "../src/Host.ts"
 import { Image } from "../src/Image.ts"
+import { ended } from "./support/executions.ts"
 
 const packages: Packages.Packages = { python: ["six==1.17.0"], javascript: ["ms@2.1.3"] }
 
@@ -62,7 +64,7 @@ layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (
               code: "import urllib.request as r; r.urlopen('http://192.0.2.1', timeout=9)"
             })
           )
-          assert.match(alone.message, /Network is unreachable/)
+          assert.deepInclude(alone, { _tag: "PermissionDenied", operation: "network", rule: "none" } as const)
           const tidy = yield* session.run("ls -A /tmp; ls -d ~/.cache ~/.npm 2>/dev/null; true")
           assert.strictEqual(tidy.stdout, "a.cjs\n")
 
@@ -92,10 +94,7 @@ layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (
           assert.strictEqual(bad._tag === "SandboxError" && bad.reason._tag, "InvalidInput")
 
           const missing = yield* Effect.flip(
-            sandbox.run(
-              { language: "python", code: "1" },
-              { packages: { python: ["six==99.0"], javascript: ["ms@2.1.3"] } }
-            )
+            sandbox.run({ language: "python", code: "1" }, { packages: { python: ["six==99.0"] } })
           )
           assert.strictEqual(missing._tag, "UnsupportedCommand")
           if (missing._tag !== "UnsupportedCommand") return
@@ -103,6 +102,40 @@ layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (
           assert.include(missing.available, "1.17.0")
         }).pipe(Effect.scoped),
       600_000
+    )
+
+    it.effect(
+      "are what a session's own tools reach with network packages, and nothing else is",
+      () =>
+        Effect.gen(function* () {
+          const sandbox = yield* Sandbox
+          const session = yield* sandbox.session({
+            network: NetworkPolicy.packages(),
+            limits: { timeMs: 280_000 }
+          })
+          const index = `
+import os, urllib.request
+index = os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
+print(b"six-1.17.0" in urllib.request.urlopen(index.rstrip("/") + "/six/").read())`
+          const page = yield* session.exec({ language: "python", code: index })
+          assert.strictEqual(page.stdout, "True\n")
+          const done = yield* ended(
+            session.exec({
+              language: "bash",
+              code: `cd && npm install --silent left-pad@1.3.0 && jq -r .version node_modules/left-pad/package.json
+curl -sS -m 60 https://registry.example/`
+            })
+          )
+          assert.strictEqual(done.stdout, "1.3.0\n", done.stderr)
+          assert.deepInclude(done, { _tag: "PermissionDenied", target: "registry.example:443", rule: "not-granted" })
+          const egress = [...(page.receipt.egress ?? []), ...(done.receipt.egress ?? [])]
+          assert.deepStrictEqual(
+            egress.filter(({ decision }) => decision === "deny").map(({ name, rule }) => [name, rule]),
+            [["registry.example", "not-granted"]]
+          )
+          assert.isTrue(egress.every(({ decision, rule }) => decision === "deny" || rule.startsWith("packages: ")))
+        }).pipe(Effect.scoped),
+      300_000
     )
   })
 })

@@ -18,6 +18,8 @@ export const Fd = {
   /** boot only */
   kernel: 9,
   initrd: 10,
+  /** extend: the state to go on from */
+  extended: 9,
   /** restore and receive: the template's disk, between the base and the clone's own */
   templateDisk: 9,
   /** restore: the state; receive: the connection that everything comes from */
@@ -37,6 +39,8 @@ export interface Input {
     | { readonly kind: "boot"; readonly tscKhz: number | null }
     /** A machine that waits for a template's state; RAM already holds kernel and initrd. */
     | { readonly kind: "restore" }
+    /** A machine that waits for a template's state, on copies of its memory and disk that are its own. */
+    | { readonly kind: "extend" }
     /** A machine that takes another one's memory and state over, into a file of its own, and does not run. */
     | { readonly kind: "receive" }
 }
@@ -121,7 +125,7 @@ const blockdev = (disk: Disk): ReadonlyArray<string> => [
 const disks = (input: Input): ReadonlyArray<Disk> => [
   { name: "root", fd: Fd.root, format: "raw", writable: false },
   { name: "scratch-base", fd: Fd.scratchBase, format: "qcow2", writable: false },
-  ...(input.start.kind !== "boot"
+  ...(input.start.kind === "restore" || input.start.kind === "receive"
     ? [
         {
           name: "template-disk",

@@ -104,6 +104,15 @@ describe("CommandLine", () => {
     assert.notInclude(commandLine(restore), "-S")
   })
 
+  it("goes on from a copy of a template, on memory and disk of its own", () => {
+    const extend: Input = { ...restore, start: { kind: "extend" } }
+    assert.deepStrictEqual(values(extend, "-object"), values(boot, "-object"))
+    assert.deepStrictEqual(values(extend, "-blockdev"), values(boot, "-blockdev"))
+    assert.deepStrictEqual(values(extend, "-incoming"), ["defer"])
+    assert.notInclude(commandLine(extend), "-S")
+    assert.notInclude(commandLine(extend), "-kernel")
+  })
+
   it("opens nothing by a path of the host", () => {
     for (const arg of [...commandLine(boot), ...commandLine(restore)]) {
       assert.notMatch(arg, /(?:=|"|^)\/(?!proc\/self\/fd\/|dev\/fd\/|dev\/fdset\/)/)
