@@ -232,7 +232,7 @@ const decodeRun = decodeInput(RunOptions, "run options")
 const decodeSignal = decodeInput(Signal, "signal")
 const decodeSize = decodeInput(Size, "size")
 
-/** How long a process may take to be gone, beyond the guest's second of grace, before its caller goes on without it. */
+/** How long a process may take to be gone, in a guest that lives, before its caller goes on without it. */
 const goneWithin = "10 seconds"
 
 /** Of a command that is run, the guest keeps what the result will not hold of a long output. */
@@ -387,7 +387,11 @@ export const spawn = Effect.fn("Process.spawn")(function* (
       leaving = true
       stream.consumed(unread)
       yield* stream.note({ event: "close" })
-      yield* Deferred.await(exited).pipe(Effect.exit, Effect.timeoutOption(goneWithin))
+      yield* Deferred.await(exited).pipe(
+        Effect.exit,
+        Effect.timeoutOption(goneWithin),
+        Effect.raceFirst(holder.vm.silence)
+      )
     })
   )
 

@@ -92,6 +92,8 @@ export interface Vm {
   readonly lateOutput: Channel.Channel["lateOutput"]
   /** Names who takes the connections that the guest asks for; see `guest/Connections`. */
   readonly accept: Channel.Channel["accept"]
+  /** Ends when the guest, asked for it, has given no sign of life within a second and a half; otherwise never. */
+  readonly silence: Effect.Effect<void>
   /** Fails when the VM is lost; never succeeds. */
   readonly failure: Effect.Effect<never, VmLost>
   /** Ends the VM at once; done when the process's death is confirmed. */
@@ -303,6 +305,7 @@ const join = Effect.fnUntraced(function* (
     destroy: machine.kill,
     lateOutput: channel.lateOutput,
     accept: channel.accept,
+    silence: channel.silence,
     greeting: channel.greeting.pipe(Effect.catch(explain)),
     open: (message, inputs) =>
       channel.open(message, inputs).pipe(

@@ -170,6 +170,22 @@ layer(pooled, { excludeTestServices: true, timeout: "240 seconds" })("lifetime",
     })
   )
 
+  it.effect("a machine that stands still does not hold up the end of its session, nor of what runs in it", () =>
+    Effect.gen(function* () {
+      const took = yield* Effect.scoped(
+        Effect.gen(function* () {
+          const session = yield* Sandbox.use((sandbox) => sandbox.session())
+          yield* session.spawn(["sleep", "1000"])
+          for (const pid of qemus()) process.kill(pid, "SIGSTOP")
+          return performance.now()
+        })
+      ).pipe(Effect.map((began) => performance.now() - began))
+      for (const pid of qemus()) process.kill(pid, "SIGCONT")
+      assert.isBelow(took, 6_000) // a guest that lives is given more
+      yield* quiet
+    })
+  )
+
   it.effect("a killed host process leaves no QEMU, and the next start sweeps what it left", () =>
     Effect.gen(function* () {
       const host = yield* Host

@@ -85,6 +85,8 @@ export interface Channel {
   readonly observe: Effect.Effect<Observer, never, Scope.Scope>
   /** Names who takes the connections that the guest asks for; without one they are refused. */
   readonly accept: Connections.Connections["accept"]
+  /** Asks the guest for a sign of life, and ends when none has come soon; it does not end when one has. */
+  readonly silence: Effect.Effect<void>
   /** Fails when the channel does; never succeeds. */
   readonly failure: Effect.Effect<never, ChannelFailure>
 }
@@ -110,6 +112,8 @@ const maxUnsent = 8 * 1024 * 1024
 /** How often a guest with open streams is asked whether it lives, and how long it may stay silent. */
 const pingEvery = "10 seconds"
 const silentTicks = 4
+/** How soon a guest that is asked has to give a sign of life; its agent comes before all else in it. */
+const signWithin = "1500 millis"
 
 interface StreamState {
   readonly id: number
@@ -152,6 +156,7 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
   let nextId = 1
   let failure: ChannelFailure | undefined
   let heard = true
+  let frames = 0
   const streams = new Map<number, StreamState>()
   let output: { readonly id: number; credit: number; consumed: number } | undefined
   const late = LateOutput.make((bytes) => {
@@ -212,6 +217,8 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     return flowing
   }
 
+  const ping = (): boolean => write(encode(Kind.Ping, 0, 0, Buffer.alloc(8)))
+
   const connections = Connections.make(socket, write, violation)
 
   const onHello = (frame: Frame): void => {
@@ -264,6 +271,7 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
 
   const onFrame = (frame: Frame): void => {
     heard = true
+    frames++
     if (failure !== undefined) return
     if (frame.stream === 0) {
       if (frame.kind === Kind.Hello) onHello(frame)
@@ -328,12 +336,12 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     if (streams.size === 0 || heard) {
       silent = 0
       heard = false
-      if (streams.size > 0) write(encode(Kind.Ping, 0, 0, Buffer.alloc(8)))
+      if (streams.size > 0) ping()
       else heard = true
     } else if (++silent >= silentTicks) {
       lost("the guest stopped answering")
     } else {
-      write(encode(Kind.Ping, 0, 0, Buffer.alloc(8)))
+      ping()
     }
   }).pipe(Effect.repeat(Schedule.spaced(pingEvery)), Effect.forkScoped)
 
@@ -513,8 +521,15 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     }
   })
 
+  const silence = Effect.suspend(() => {
+    const before = frames
+    ping()
+    return Effect.flatMap(Effect.sleep(signWithin), () => (frames === before ? Effect.void : Effect.never))
+  })
+
   return {
     observe,
+    silence,
     greeting: Deferred.await(greeted),
     handshake,
     open,
