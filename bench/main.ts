@@ -1,9 +1,9 @@
 /**
  * `npm run bench`, `exec-sandbox bench`: measures on this host and prints p50, p95 and p99 beside the floor.
  *
- * `--short` takes few samples; `--results FILE` writes all samples with what they were taken on; `--svg FILE` draws them;
- * `--compare last|COMMIT|FILE` sets them against an earlier run. Every run is added to a history, `--history FILE` or
- * `bench.jsonl` in the cache directory.
+ * `--short` takes few samples; `--only SUITE,…` runs some of the suites; `--results FILE` writes all samples with what they
+ * were taken on; `--svg FILE` draws them; `--compare last|COMMIT|FILE` sets them against an earlier run. Every run is added to a
+ * history, `--history FILE` or `bench.jsonl` in the cache directory.
  */
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import * as Effect from "effect/Effect"
@@ -38,16 +38,50 @@ import * as start from "./start.ts"
 import * as template from "./template.ts"
 import * as throughput from "./throughput.ts"
 
-const { values } = parseArgs({
-  options: {
-    short: { type: "boolean", default: false },
-    results: { type: "string" },
-    svg: { type: "string" },
-    history: { type: "string" },
-    compare: { type: "string" }
+const wrong = (problem: string): never => {
+  console.error(`bench: ${problem}`)
+  process.exit(2)
+}
+
+const parse = () => {
+  try {
+    return parseArgs({
+      options: {
+        short: { type: "boolean", default: false },
+        only: { type: "string" },
+        results: { type: "string" },
+        svg: { type: "string" },
+        history: { type: "string" },
+        compare: { type: "string" }
+      }
+    })
+  } catch (error) {
+    return wrong(error instanceof Error ? error.message : String(error))
   }
-})
+}
+const { values } = parse()
 const many = (short: number, long: number): number => (values.short ? short : long)
+
+/** In the order in which they run. */
+const suites = {
+  template: template.measure(many(1, 3)),
+  start: start.measure(many(5, 40)),
+  exec: exec.measure(many(50, 300)),
+  process: programs.measure(many(20, 100)),
+  output: output.measure(many(1, 5)),
+  files: files.measure(many(20, 100)),
+  egress: egress.measure(many(20, 100)),
+  ports: ports.measure(many(20, 100)),
+  packages: packages.measure(many(5, 20)),
+  fork: fork.measure(many(2, 20)),
+  pool: pool.measure(many(3, 30), { idleSeconds: many(4, 10) }),
+  throughput: throughput.measure(values.short ? [2, 8] : [1, 2, 8, 32, 100], many(1, 1)),
+  memory: memory.measure(many(4, 12)),
+  cli: cli.measure(many(5, 20))
+}
+const wanted = values.only?.split(",") ?? Object.keys(suites)
+const unknown = wanted.find((name) => !(name in suites))
+if (unknown !== undefined) wrong(`there is no suite ${unknown}; there are ${Object.keys(suites).join(", ")}`)
 const load = (): number => os.loadavg()[0] ?? 0
 
 const main = Effect.gen(function* () {
@@ -66,22 +100,8 @@ const main = Effect.gen(function* () {
     accelerator: qemu.accelerator
   }
   yield* Effect.sync(() => console.log(`${JSON.stringify(known)}\n`))
-  const measurements: Array<Measurement> = [
-    ...(yield* template.measure(many(1, 3))),
-    ...(yield* start.measure(many(5, 40))),
-    ...(yield* exec.measure(many(50, 300))),
-    ...(yield* programs.measure(many(20, 100))),
-    ...(yield* output.measure(many(1, 5))),
-    ...(yield* files.measure(many(20, 100))),
-    ...(yield* egress.measure(many(20, 100))),
-    ...(yield* ports.measure(many(20, 100))),
-    ...(yield* packages.measure(many(5, 20))),
-    ...(yield* fork.measure(many(2, 20))),
-    ...(yield* pool.measure(many(3, 30), { idleSeconds: many(4, 10) })),
-    ...(yield* throughput.measure(values.short ? [2, 8] : [1, 2, 8, 32, 100], many(1, 1))),
-    ...(yield* memory.measure(many(4, 12))),
-    ...(yield* cli.measure(many(5, 20)))
-  ]
+  const measurements: Array<Measurement> = []
+  for (const [name, suite] of Object.entries(suites)) if (wanted.includes(name)) measurements.push(...(yield* suite))
   const conditions = {
     ...known,
     seconds: (performance.now() - started) / 1000,

@@ -30,6 +30,7 @@ export const bench = Command.make(
       Flag.withDescription("Take few samples; under two minutes on two idle cores"),
       Flag.withDefault(false)
     ),
+    only: file("only", "SUITES", "Run only these suites, such as start,exec,pool; a wrong one names those there are"),
     results: file("results", "FILE", "Write every sample, with what it was taken on, as JSON"),
     svg: file("svg", "FILE", "Draw the distributions"),
     compare: file("compare", "RUN", "Compare with an earlier run: last, a commit, or a file of --results"),
