@@ -31,6 +31,7 @@ import * as memory from "./memory.ts"
 import { picture } from "./picture.ts"
 import * as programs from "./process.ts"
 import * as packages from "./packages.ts"
+import * as park from "./park.ts"
 import * as output from "./output.ts"
 import * as pool from "./pool.ts"
 import * as ports from "./ports.ts"
@@ -74,6 +75,7 @@ const suites = {
   ports: ports.measure(many(20, 100)),
   packages: packages.measure(many(5, 20)),
   fork: fork.measure(many(2, 20)),
+  park: park.measure(many(2, 20)),
   pool: pool.measure(many(3, 30), { idleSeconds: many(4, 10) }),
   throughput: throughput.measure(values.short ? [2, 8] : [1, 2, 8, 32, 100], many(1, 1)),
   memory: memory.measure(many(4, 12)),

@@ -86,6 +86,8 @@ export interface Need {
 export interface Reservation {
   /** Says which process uses it, so that memory it has touched is not counted twice. */
   readonly usedBy: (pid: number) => void
+  /** Gives it back now; nothing happens the second time. */
+  readonly giveBack: Effect.Effect<void>
 }
 
 /**
@@ -249,6 +251,7 @@ export const make = (options: CapacityOptions, probe: Probe): Capacity["Service"
       })
     )
     return {
+      giveBack: Effect.sync(() => leave(id)),
       usedBy: (pid) => {
         if (state.held.has(id)) users.set(id, pid)
       }

@@ -25,7 +25,7 @@ import * as Limits from "./Limits.ts"
 import { type PackageError, type Packages, parsed } from "./Packages.ts"
 import type { SandboxError } from "./SandboxError.ts"
 import * as Telemetry from "./Telemetry.ts"
-import { type Clone, machineMemoryMiB, Template } from "./Template.ts"
+import { machineMemoryMiB, type Placed, Template } from "./Template.ts"
 
 const count = (minimum: number, maximum: number) =>
   Schema.Int.check(Schema.isBetween({ minimum, maximum }, { expected: `a whole number from ${minimum} to ${maximum}` }))
@@ -117,7 +117,7 @@ export class Pool extends Context.Service<
      */
     readonly clone: <A>(
       memoryMiB: number,
-      handover: (clone: Clone) => Effect.Effect<A, SandboxError>,
+      handover: (clone: Placed) => Effect.Effect<A, SandboxError>,
       packages?: Packages
     ) => Effect.Effect<A, SandboxError | PackageError, Scope.Scope>
     /** Changes how many clones every pool keeps ready. */
@@ -146,10 +146,10 @@ export class Pool extends Context.Service<
         yield* started
         const clone = yield* templates.clone(limitMiB, packages)
         place.usedBy(clone.vm.pid)
-        return clone
+        return { ...clone, place }
       })
 
-      const pools = new Map<number, PoolActor.PoolActor<Clone>>()
+      const pools = new Map<number, PoolActor.PoolActor<Placed>>()
       if (size > 0) {
         for (const limitMiB of memoryMiB) {
           const machine = machineMemoryMiB(limitMiB)
@@ -171,7 +171,7 @@ export class Pool extends Context.Service<
       }
 
       /** A clone of the template as it is now; others are destroyed. */
-      const claim = Effect.fn("Pool.claim")(function* (pool: PoolActor.PoolActor<Clone>) {
+      const claim = Effect.fn("Pool.claim")(function* (pool: PoolActor.PoolActor<Placed>) {
         for (;;) {
           const answer = yield* pool.claim
           const stale = answer._tag === "Given" ? answer.clone.stale() : undefined
@@ -187,7 +187,7 @@ export class Pool extends Context.Service<
 
       const clone = Effect.fn("Pool.clone")(function* <A>(
         limitMiB: number,
-        handover: (clone: Clone) => Effect.Effect<A, SandboxError>,
+        handover: (clone: Placed) => Effect.Effect<A, SandboxError>,
         packages: Packages = {}
       ): Effect.fn.Return<A, SandboxError | PackageError, Scope.Scope> {
         yield* Observe.annotate({ memory_mib: machineMemoryMiB(limitMiB) })

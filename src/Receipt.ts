@@ -150,7 +150,7 @@ export type PortUse = typeof PortUse.Type
  * Units: `…Ms` milliseconds (fractions allowed), `…Bytes` bytes, `startedAt` ISO 8601 in UTC by the host's clock.
  * `sequence` counts the executions of a session from 1. `timing.queueMs` is the wait behind earlier executions of the same
  * language, `acquireMs` the time to get the VM and `handoverMs` the time to make it unique (both `null` after the first
- * execution of a session), `executeMs` from the interpreter's start of the code to its end. `usage` comes from the guest's
+ * execution of a session), `wakeMs` the time that a parked session took to wake (`null` when it was awake), `executeMs` from the interpreter's start of the code to its end. `usage` comes from the guest's
  * cgroup counters and covers the interpreter's whole process tree. `ports` lists every port that was exposed at any time
  * during the execution, and those that the HTTP client has asked. `egress` holds the first 200 connections that the session
  * tried to make while the execution ran, and `egressOmitted` counts the others; both are `null` when the session's policy was
@@ -210,6 +210,7 @@ export const Receipt = Schema.Struct({
     queueMs: Schema.NullOr(Schema.Finite),
     acquireMs: Schema.NullOr(Schema.Finite),
     handoverMs: Schema.NullOr(Schema.Finite),
+    wakeMs: Schema.NullOr(Schema.Finite),
     executeMs: Schema.NullOr(Schema.Finite)
   }),
   egress: Schema.NullOr(Schema.Array(NetworkAttempt)),

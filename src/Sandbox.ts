@@ -25,6 +25,7 @@ import { Host } from "./Host.ts"
 import { Image } from "./Image.ts"
 import { decodeInput } from "./internal/decodeInput.ts"
 import * as Observe from "./internal/Observe.ts"
+import * as Parking from "./internal/Parking.ts"
 import { runLine } from "./internal/WarmUp.ts"
 import { defaults, Limits } from "./Limits.ts"
 import { NetworkPolicy, none } from "./NetworkPolicy.ts"
@@ -35,7 +36,11 @@ import { Receipts } from "./Receipts.ts"
 import { fail, InvalidInput, type PermissionDenied, SandboxError, type UnsupportedCommand } from "./SandboxError.ts"
 import * as Session from "./Session.ts"
 import * as Snapshot from "./Snapshot.ts"
-import { type Clone, Template } from "./Template.ts"
+import { type Placed, Template } from "./Template.ts"
+
+const upToADay = Schema.Int.check(
+  Schema.isBetween({ minimum: 1, maximum: 86_400_000 }, { expected: "a whole number of ms from 1 to 86400000" })
+)
 
 /**
  * How a session is set up.
@@ -50,6 +55,8 @@ import { type Clone, Template } from "./Template.ts"
  *   with `from`, which has what it had.
  * - `idleMs`: the session is closed, and its VM destroyed, when nothing has run in it for so many ms, 1 to 86,400,000 (a
  *   day), default 300,000. A running execution counts as use however long it takes.
+ * - `parkAfterMs`: the session is parked when nothing has used it for so many ms, 1 to 86,400,000, and wakes when something
+ *   does; see `Session.park`. Never when absent. A parked session is idle, and closed in the end: give it a longer `idleMs`.
  *
  * @since 0.1.0
  * @category models
@@ -60,11 +67,8 @@ export const SessionOptions = Schema.Struct({
   limits: Schema.optionalKey(Limits),
   network: Schema.optionalKey(NetworkPolicy),
   packages: Schema.optionalKey(Packages),
-  idleMs: Schema.optionalKey(
-    Schema.Int.check(
-      Schema.isBetween({ minimum: 1, maximum: 86_400_000 }, { expected: "a whole number of ms from 1 to 86400000" })
-    )
-  )
+  idleMs: Schema.optionalKey(upToADay),
+  parkAfterMs: Schema.optionalKey(upToADay)
 })
 /**
  * @since 0.1.0
@@ -117,7 +121,13 @@ interface Setup {
   readonly limits: Required<Limits>
   readonly network: NetworkPolicy
   readonly idleMs?: number
+  readonly parkAfterMs?: number
 }
+
+const timesOf = ({ idleMs, parkAfterMs }: SessionOptions): Pick<Setup, "idleMs" | "parkAfterMs"> => ({
+  ...(idleMs !== undefined && { idleMs }),
+  ...(parkAfterMs !== undefined && { parkAfterMs })
+})
 
 interface Prepared extends Setup {
   readonly way: Egress.Egress
@@ -161,7 +171,7 @@ export class Sandbox extends Context.Service<
       const receipts = yield* Receipts
 
       /** Gives a clone the identity of a session, and what the session gives it. */
-      const handOver = Effect.fnUntraced(function* (clone: Clone, { env, limits, network, way }: Prepared) {
+      const handOver = Effect.fnUntraced(function* (clone: Placed, { env, limits, network, way }: Prepared) {
         const acquired = yield* Clock.currentTimeMillis
         const hostname = `sbx-${randomBytes(4).toString("hex")}`
         clone.vm.accept(way.accept)
@@ -173,16 +183,25 @@ export class Sandbox extends Context.Service<
       /** Makes a session of it; what has run something in an earlier life is in `origin.languages`. */
       const establish = Effect.fnUntraced(function* (
         { acquired, clone, languages, ready }: Effect.Success<ReturnType<typeof handOver>>,
-        { idleMs, limits, way, ...setup }: Prepared,
+        { idleMs, limits, parkAfterMs, way, ...setup }: Prepared,
         started: number,
         origin?: Pick<Snapshot.Held, "snapshot" | "languages">
       ): Effect.fn.Return<Session.Session, SandboxError, Scope.Scope> {
+        const parking = yield* Parking.make(
+          { vm: clone.vm, leave: clone.place.giveBack },
+          { keeper: snapshots.keeper, afterMs: parkAfterMs, accept: way.accept }
+        )
         // Timers and threads may run before the first execution, which is when an interpreter is given fresh entropy.
         yield* Effect.forEach(origin?.languages ?? [], (language) =>
-          Effect.forkScoped(Effect.ignore(runLine(clone.vm, language, "")), { startImmediately: true })
+          Parking.using(parking).pipe(
+            Effect.andThen(runLine(clone.vm, language, "")),
+            Effect.scoped,
+            Effect.ignore,
+            Effect.forkScoped({ startImmediately: true })
+          )
         )
         const source = (from: Session.CopySource): Snapshot.Source => ({
-          vm: clone.vm,
+          vm: parking.current(),
           image: clone.image,
           machine: clone.machine,
           session: from.session,
@@ -191,7 +210,7 @@ export class Sandbox extends Context.Service<
           languages: Array.from(new Set([...(origin?.languages ?? []), ...from.languages]))
         })
         const made = yield* Session.make(
-          clone.vm,
+          parking.vm,
           {
             image: clone.image,
             template: clone.startPath.kind === "snapshot" ? null : clone.key,
@@ -212,10 +231,12 @@ export class Sandbox extends Context.Service<
                 limits,
                 network: way.policy(),
                 ...(idleMs !== undefined && { idleMs }),
+                ...(parkAfterMs !== undefined && { parkAfterMs }),
                 ...options
               })
           },
-          way
+          way,
+          parking
         )
         yield* Observe.annotate({ session: made.id })
         return made
@@ -223,7 +244,7 @@ export class Sandbox extends Context.Service<
 
       /** What a session that goes on from something is set up with. */
       const setupFrom = Effect.fnUntraced(function* (held: Snapshot.Held, options: SessionOptions) {
-        const { env = {}, idleMs, limits: given = {}, network = none } = yield* decodeOptions(options)
+        const { env = {}, limits: given = {}, network = none, ...decoded } = yield* decodeOptions(options)
         const limits = { ...defaults, memoryMiB: held.limitMiB, ...given }
         if (limits.memoryMiB > held.limitMiB) {
           return yield* fail(
@@ -234,7 +255,7 @@ export class Sandbox extends Context.Service<
             })
           )
         }
-        return { env, limits, network, ...(idleMs !== undefined && { idleMs }) }
+        return { env, limits, network, ...timesOf(decoded) }
       })
 
       const startFrom = Effect.fnUntraced(function* (held: Snapshot.Held, setup: Setup) {
@@ -279,7 +300,8 @@ export class Sandbox extends Context.Service<
       const open = Effect.fn("Sandbox.session")(function* (
         options: SessionOptions
       ): Effect.fn.Return<Session.Session, SessionFailure, Scope.Scope> {
-        const { env = {}, from, idleMs, limits: given = {}, network = none, packages } = yield* decodeOptions(options)
+        const decoded = yield* decodeOptions(options)
+        const { env = {}, from, limits: given = {}, network = none, packages } = decoded
         if (from !== undefined) {
           if (packages !== undefined && parsed(packages).length > 0) {
             const expected = "none beside `from`, which has what its session had"
@@ -291,7 +313,7 @@ export class Sandbox extends Context.Service<
         const limits = { ...defaults, ...given }
         yield* Observe.annotate({ memory_mib: limits.memoryMiB })
         const started = yield* Clock.currentTimeMillis
-        const setup = yield* prepare({ env, limits, network, ...(idleMs !== undefined && { idleMs }) })
+        const setup = yield* prepare({ env, limits, network, ...timesOf(decoded) })
         const handed = yield* pool
           .clone(limits.memoryMiB, (clone) => handOver(clone, setup), packages)
           .pipe(Effect.catchTag("PackageError", (error) => refuse(error, limits)))

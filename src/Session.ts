@@ -24,6 +24,7 @@ import * as Deadlines from "./internal/Deadlines.ts"
 import * as Guest from "./internal/Guest.ts"
 import * as GuestFiles from "./internal/GuestFiles.ts"
 import * as Idle from "./internal/Idle.ts"
+import * as Parking from "./internal/Parking.ts"
 import * as PortLedger from "./internal/PortLedger.ts"
 import * as SessionChanges from "./internal/SessionChanges.ts"
 import * as SessionNetwork from "./internal/SessionNetwork.ts"
@@ -100,6 +101,14 @@ export interface Session {
   readonly changes: (options?: ChangesOptions) => Effect.Effect<Changes, SandboxError>
   /** What the session may reach, and what it has tried to. */
   readonly network: NetworkPolicy.Network
+  /**
+   * Parks the session now: its VM is saved and its process ended, so that it takes no memory of the host, until something is
+   * asked of the session again; then it wakes and goes on as it was. What runs in the background stands still meanwhile. False
+   * when the session is in use: while something is executed, a spawned program runs, files are read or watched, or a connection
+   * into or out of it is open. Fails with `SnapshotFailed` when it cannot be saved; the session then stays as it is. See
+   * `SessionOptions.parkAfterMs` for having it done by itself.
+   */
+  readonly park: Effect.Effect<boolean, SandboxError>
   /** Ends the session and its VM now, as the end of its scope does; done when the VM is dead. */
   readonly close: Effect.Effect<void>
   /**
@@ -183,7 +192,8 @@ export const make = Effect.fnUntraced(function* (
   receipts: Publisher,
   idleMs: number = defaultIdleMs,
   copying: Copying = uncopyable,
-  way?: Egress.Egress
+  way?: Egress.Egress,
+  parking?: Parking.Parking
 ): Effect.fn.Return<Session, never, Scope.Scope> {
   const idle = yield* Idle.make(
     idleMs,
@@ -193,6 +203,7 @@ export const make = Effect.fnUntraced(function* (
     machine.destroy
   )
   const vm = Idle.watching(machine, idle)
+  const presence = parking ?? Parking.always
   const egress = way ?? (yield* Egress.make(NetworkPolicy.none))
   const holder: Attempt.Holder = {
     id: `ses-${randomUUID().replaceAll("-", "").slice(0, 16)}`,
@@ -203,6 +214,7 @@ export const make = Effect.fnUntraced(function* (
     ports: PortLedger.make(),
     egress,
     deadlines: yield* Deadlines.make,
+    presence,
     sequence: 0,
     closed: undefined
   }
@@ -215,8 +227,11 @@ export const make = Effect.fnUntraced(function* (
     })
   )
 
+  const over = Effect.suspend(() =>
+    Effect.fail(fail(new SessionClosed({ session: holder.id, problem: holder.closed ?? "it was closed" })))
+  )
   const used = new Set<Execution.Language>()
-  /** Keeps the session from being closed for idleness meanwhile. */
+  /** Keeps the session from being closed for idleness, or parked, meanwhile. */
   const copy = <A, R>(
     effect: (source: CopySource) => Effect.Effect<A, SandboxError, R>
   ): Effect.Effect<A, SandboxError, R> =>
@@ -225,10 +240,10 @@ export const make = Effect.fnUntraced(function* (
       (using) =>
         holder.closed === undefined
           ? Effect.andThen(
-              Scope.provide(idle.use, using),
+              Scope.provide(Effect.andThen(idle.use, Parking.using(presence)), using),
               Effect.suspend(() => effect({ session: holder.id, languages: [...used] }))
             )
-          : Effect.fail(fail(new SessionClosed({ session: holder.id, problem: holder.closed }))),
+          : over,
       (using, exit) => Scope.close(using, exit)
     )
 
@@ -297,7 +312,8 @@ export const make = Effect.fnUntraced(function* (
     closed: () => holder.closed,
     close: (problem) => {
       holder.closed ??= problem
-    }
+    },
+    presence
   })
   const { http, ports } = yield* SessionPorts.make(guest, holder.ports, machine.failure)
 
@@ -315,6 +331,7 @@ export const make = Effect.fnUntraced(function* (
       holder.closed ??= "it was closed"
       return machine.destroy
     }),
+    park: Effect.suspend(() => (holder.closed === undefined ? (parking?.park ?? Effect.succeed(false)) : over)),
     snapshot: (options) => copy((source) => copying.snapshot(source, options)),
     fork: (n, options) => copy((source) => copying.fork(source, n, options)),
     output: Stream.fromPull(

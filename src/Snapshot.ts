@@ -26,10 +26,12 @@ import { Image } from "./Image.ts"
 import { capture } from "./internal/Capture.ts"
 import { hashSparse } from "./internal/hashFile.ts"
 import { withLock } from "./internal/Lock.ts"
+import * as Park from "./internal/Park.ts"
+import type { Keeper } from "./internal/Parking.ts"
 import * as TemplateStore from "./internal/TemplateStore.ts"
 import { fail, SandboxError, SnapshotFailed } from "./SandboxError.ts"
 import type { Session } from "./Session.ts"
-import { type Clone, machineKey, makeOverlay, protectMemory } from "./Template.ts"
+import { machineKey, makeOverlay, type Placed, protectMemory } from "./Template.ts"
 import * as Vm from "./Vm.ts"
 
 /**
@@ -116,8 +118,8 @@ export const Snapshot = Schema.Struct({
 export type Snapshot = typeof Snapshot.Type
 
 /**
- * The bytes all snapshots together may take on disk, default 16 GiB. Nothing is removed to make room: a snapshot that finds
- * none fails with `SnapshotFailed{store-full}`.
+ * The bytes all snapshots together, and the sessions that this process has parked, may take on disk, default 16 GiB. Nothing
+ * is removed to make room: a snapshot that finds none fails with `SnapshotFailed{store-full}`, and a session stays awake.
  *
  * @since 0.1.0
  * @category references
@@ -206,7 +208,9 @@ export class Snapshots extends Context.Service<
     /** A stored snapshot by its name or id, if its files are as they were stored and this host can run it. */
     readonly find: (from: string) => Effect.Effect<Held, SandboxError>
     /** A clone, admitted by `Capacity`, that waits to be handed over and lives as long as the scope. */
-    readonly clone: (held: Held) => Effect.Effect<Clone, SandboxError, Scope.Scope>
+    readonly clone: (held: Held) => Effect.Effect<Placed, SandboxError, Scope.Scope>
+    /** Parks sessions. */
+    readonly keeper: Keeper
     /** All snapshots, the newest first. */
     readonly list: Effect.Effect<ReadonlyArray<Snapshot>>
     /** Removes a snapshot by its name or id. Sessions that were started from it run on. */
@@ -223,6 +227,7 @@ export class Snapshots extends Context.Service<
       hold: () => unsupported,
       find: () => unsupported,
       clone: () => unsupported,
+      keeper: { prepare: () => unsupported },
       list: Effect.succeed([]),
       remove: () => unsupported,
       verify: () => unsupported
@@ -245,6 +250,19 @@ export class Snapshots extends Context.Service<
           .list()
           .flatMap((stored) => Option.toArray(read(stored)))
           .sort((a, b) => (a.createdAt < b.createdAt ? 1 : -1))
+
+      let parked = 0
+      /** Bytes of all that is kept: by everybody, and parked by this process. */
+      const kept = (): number => list().reduce((sum, it) => sum + it.bytes, parked)
+      const keeper = Park.make({
+        capacity,
+        directory,
+        runDirectory: host.runDirectory,
+        room: () => storeLimit - kept(),
+        taken: (bytes) => {
+          parked += bytes
+        }
+      })
 
       const byName = (from: string): Effect.Effect<Snapshot, SandboxError> =>
         Effect.suspend(() => {
@@ -288,7 +306,7 @@ export class Snapshots extends Context.Service<
         const id = `snap-${randomBytes(8).toString("hex")}`
         const room = (needed: number): Effect.Effect<void, SandboxError> =>
           Effect.suspend(() => {
-            const bytes = list().reduce((sum, it) => sum + it.bytes, needed)
+            const bytes = kept() + needed
             if (name !== null && list().some((it) => it.name === name)) {
               return Effect.fail(failed(name, "exists", "there is a snapshot of that name"))
             }
@@ -361,7 +379,7 @@ export class Snapshots extends Context.Service<
 
       const clone = Effect.fn("Snapshot.clone")(function* (
         held: Held
-      ): Effect.fn.Return<Clone, SandboxError, Scope.Scope> {
+      ): Effect.fn.Return<Placed, SandboxError, Scope.Scope> {
         const { files, from, image, machine, shape } = held
         const place = yield* capacity.reserve({ memoryMiB: shape.memoryMiB })
         const vm = yield* Vm.restore(shape, files).pipe(
@@ -374,6 +392,7 @@ export class Snapshots extends Context.Service<
         place.usedBy(vm.pid)
         return {
           vm,
+          place,
           key: machine,
           machine,
           image,
@@ -387,6 +406,7 @@ export class Snapshots extends Context.Service<
         hold,
         find,
         clone,
+        keeper,
         list: Effect.sync(list),
         remove: Effect.fn("Snapshot.remove")(function* (from) {
           const snapshot = yield* byName(from).pipe(

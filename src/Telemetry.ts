@@ -20,6 +20,8 @@
  * | `Vm.destroy` | from the kill of a QEMU until its death is confirmed | `pid` |
  * | `Pool.refill` | one clone for the pool, warm and paused; a root, since nobody waits for it | `memory_mib` |
  * | `Pool.warmUp` | of it: every interpreter runs a line | |
+ * | `Session.park` | a session's VM is saved and ended; a root, since nobody waits for it | `bytes` |
+ * | `Session.wake` | a parked VM is started again | |
  * | `Session.exec`, `Process.run` | one execution, of code or of a command | `receipt`, `language`, `outcome`, `exit_code`, `queue_ms`, `execute_ms` |
  * | `Process.spawn` | until a process has started | |
  * | `Files.*`, `Host.*`, `Image.*`, `Template.warm` | the operation of that name | |
@@ -52,6 +54,8 @@ export const spanNames = [
   "Vm.restore",
   "Vm.handover",
   "Vm.destroy",
+  "Session.park",
+  "Session.wake",
   "Session.exec",
   "Process.run",
   "Process.spawn"
@@ -64,7 +68,7 @@ export const vmsLive: Metric.Gauge<number> = Metric.gauge("exec_sandbox_vms_live
 
 /**
  * VMs that have ended, by `cause`: `destroyed` (by its owner), `violation` (the guest broke the channel's rules), `silent` (it
- * stopped answering), `start-failed`, `killed` (by somebody else's signal) or `exited` (QEMU ended by itself: the guest crashed
+ * stopped answering), `start-failed`, `parked` (its session goes on with another), `killed` (by somebody else's signal) or `exited` (QEMU ended by itself: the guest crashed
  * or powered off).
  *
  * @since 0.1.0
@@ -109,6 +113,35 @@ export const poolClaims: Metric.Counter<number> = Metric.counter("exec_sandbox_p
 export const poolRefills: Metric.Counter<number> = Metric.counter("exec_sandbox_pool_refills", {
   description: "Clones made for a pool, by result",
   incremental: true
+})
+
+/** Sessions whose VM is parked now. @since 0.1.0 @category metrics */
+export const sessionsParked: Metric.Gauge<number> = Metric.gauge("exec_sandbox_sessions_parked", {
+  description: "Sessions whose VM is parked"
+})
+
+/**
+ * Attempts to park a session's VM, by `result`: `done`, `abandoned` (it was used meanwhile), or why it stayed awake:
+ * `store-full`, `unsupported` or `capture`.
+ *
+ * @since 0.1.0
+ * @category metrics
+ */
+export const parks: Metric.Counter<number> = Metric.counter("exec_sandbox_parks", {
+  description: "Attempts to park a session's VM, by result",
+  incremental: true
+})
+
+/** Attempts to wake a parked VM, by `result`: `done` or the error's reason. @since 0.1.0 @category metrics */
+export const wakes: Metric.Counter<number> = Metric.counter("exec_sandbox_wakes", {
+  description: "Attempts to wake a parked VM, by result",
+  incremental: true
+})
+
+/** From the use of a parked session until its VM can be used, ms. @since 0.1.0 @category metrics */
+export const wakeDuration: Metric.Histogram<number> = Metric.histogram("exec_sandbox_wake_duration_ms", {
+  description: "Wakes of a parked VM",
+  boundaries
 })
 
 /** Callers that wait for a place on the host now. @since 0.1.0 @category metrics */

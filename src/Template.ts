@@ -18,6 +18,7 @@ import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
 import { promisify } from "node:util"
+import type { Reservation } from "./Capacity.ts"
 import { portName } from "./guest/Protocol.ts"
 import { Host } from "./Host.ts"
 import { Image } from "./Image.ts"
@@ -43,6 +44,11 @@ import * as Vm from "./Vm.ts"
  * @category models
  */
 export type Entry = TemplateStore.Stored
+
+/** A clone with its place on the host. */
+export interface Placed extends Clone {
+  readonly place: Reservation
+}
 
 /** A clone that runs and waits to be handed over. */
 export interface Clone {

@@ -20,15 +20,18 @@
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
+import * as Scope from "effect/Scope"
 import type * as Stream from "effect/Stream"
 import * as Capacity from "./Capacity.ts"
 import type { Language } from "./Execution.ts"
 import type { Evidence } from "./guest/Protocol.ts"
+import type { Keeper } from "./internal/Parking.ts"
 import { Pool, type PoolOptions, Settings as PoolSettings } from "./Pool.ts"
 import type { Isolation } from "./Receipt.ts"
 import { Sandbox } from "./Sandbox.ts"
-import { BootFailed, fail, type SandboxError } from "./SandboxError.ts"
+import { BootFailed, fail, type SandboxError, SnapshotFailed } from "./SandboxError.ts"
 import { Snapshots } from "./Snapshot.ts"
 import { machineMemoryMiB, Template } from "./Template.ts"
 import * as FakeGuest from "./testing/FakeGuest.ts"
@@ -113,7 +116,8 @@ export type Script = (task: Task) => Reply | Effect.Effect<Reply>
 
 /**
  * How a VM starts: `delayMs` until it runs, default 0; `fails` with this problem instead (`BootFailed`); `answers: false`
- * never acknowledges its handover; `refuses` one part of it.
+ * never acknowledges its handover; `refuses` one part of it. `parkFails`: it cannot be parked, for this problem; `wakeFails`:
+ * it cannot be woken.
  *
  * @since 0.1.0
  * @category models
@@ -123,6 +127,8 @@ export interface Start {
   readonly fails?: string
   readonly answers?: boolean
   readonly refuses?: "clock" | "entropy" | "hostname" | "machineId" | "env" | "limits"
+  readonly parkFails?: string
+  readonly wakeFails?: string
 }
 
 /**
@@ -225,6 +231,11 @@ export class Machines extends Context.Service<
   }
 >()("exec-sandbox/Testing/Machines") {}
 
+/** Makes the keeper of the fake machines. */
+class Keepers extends Context.Service<Keepers, (capacity: Capacity.Capacity["Service"]) => Keeper>()(
+  "exec-sandbox/Testing/Keepers"
+) {}
+
 /** What a receipt of the test kit says: nothing isolates a script. */
 const isolation: Isolation = {
   accelerator: "tcg",
@@ -253,6 +264,25 @@ const machines = (options: Options) =>
         const reply = options.script?.(task) ?? ends()
         return Effect.isEffect(reply) ? reply : Effect.succeed(reply)
       })
+    const guests = new WeakMap<
+      Vm.Vm,
+      { readonly number: number; readonly start: Start; readonly memory: FakeGuest.Memory }
+    >()
+    const begin = Effect.fnUntraced(function* (number: number, start: Start, memory: FakeGuest.Memory) {
+      const vm = yield* Vm.over(isolation, (ended) =>
+        Effect.gen(function* () {
+          const fake = yield* FakeMachine.make((end) => {
+            if (live.get(number) === fake) live.delete(number)
+            ended(end)
+          })
+          live.set(number, fake)
+          yield* FakeGuest.serve(fake, number, start, run, memory)
+          return fake.machine
+        })
+      )
+      guests.set(vm, { number, start, memory })
+      return vm
+    })
     const clone = Effect.fn("Template.clone")(function* () {
       const number = ++started
       const made = generation
@@ -262,17 +292,7 @@ const machines = (options: Options) =>
       if (fails !== undefined) {
         return yield* fail(new BootFailed({ stage: "restore", problem: fails, console: "" }))
       }
-      const vm = yield* Vm.over(isolation, (ended) =>
-        Effect.gen(function* () {
-          const fake = yield* FakeMachine.make((end) => {
-            live.delete(number)
-            ended(end)
-          })
-          live.set(number, fake)
-          yield* FakeGuest.serve(fake, number, start, run)
-          return fake.machine
-        })
-      )
+      const vm = yield* begin(number, start, FakeGuest.emptyMemory())
       return {
         vm,
         key: origin,
@@ -282,8 +302,45 @@ const machines = (options: Options) =>
         stale: () => (made === generation ? undefined : "its template was made again")
       }
     })
+    /** Parks machines, with what their guests remember. */
+    const keeper = (capacity: Capacity.Capacity["Service"]): Keeper => ({
+      prepare: Effect.fnUntraced(function* (vm) {
+        const guest = guests.get(vm)
+        const problem = guest === undefined ? "it is none of this kit's" : guest.start.parkFails
+        if (guest === undefined || problem !== undefined) {
+          return yield* fail(new SnapshotFailed({ snapshot: null, kind: "capture", problem: problem ?? "" }))
+        }
+        const { memory, number, start } = guest
+        yield* Effect.addFinalizer(() => Effect.ignore(vm.resume))
+        yield* Effect.mapError(vm.pause, (lost) =>
+          fail(new SnapshotFailed({ snapshot: null, kind: "capture", problem: lost.problem }))
+        )
+        if (start.delayMs !== undefined) yield* Effect.sleep(start.delayMs)
+        let used = false
+        const wake = Effect.gen(function* () {
+          const home = yield* Scope.fork(yield* Effect.scope)
+          const next = yield* Effect.gen(function* () {
+            yield* capacity.reserve({ memoryMiB: machineMemoryMiB(0) })
+            if (start.delayMs !== undefined) yield* Effect.sleep(start.delayMs)
+            if (start.wakeFails !== undefined) {
+              return yield* fail(new BootFailed({ stage: "restore", problem: start.wakeFails, console: "" }))
+            }
+            used = true
+            return yield* begin(number, start, memory)
+          }).pipe(
+            Scope.provide(home),
+            Effect.onError((cause) => Scope.close(home, Exit.failCause(cause)))
+          )
+          return { vm: next, leave: Scope.close(home, Exit.void) }
+        })
+        return {
+          commit: Effect.as(vm.destroy, { bytes: 0, usedUp: () => used, wake, discard: Effect.void })
+        }
+      })
+    })
     return {
       clone,
+      keeper,
       service: Machines.of({
         live: Effect.sync(() => [...live.keys()]),
         started: Effect.sync(() => started),
@@ -321,8 +378,9 @@ export const layer = (
     )
   )
   const fakes = Layer.effectContext(
-    Effect.map(machines(options), ({ clone, service }) =>
+    Effect.map(machines(options), ({ clone, keeper, service }) =>
       Context.make(Machines, service).pipe(
+        Context.add(Keepers, keeper),
         Context.add(
           Template,
           Template.of({
@@ -346,9 +404,16 @@ export const layer = (
       )
     )
   )
+  const snapshots = Layer.effect(
+    Snapshots,
+    Effect.gen(function* () {
+      const keeper = (yield* Keepers)(yield* Capacity.Capacity)
+      return Snapshots.of({ ...(yield* Snapshots), keeper })
+    })
+  ).pipe(Layer.provide(Snapshots.layerUnsupported))
   // Fresh: a layer is shared by reference, whatever its settings.
   return Layer.fresh(Sandbox.layerOver).pipe(
-    Layer.provide(Snapshots.layerUnsupported),
+    Layer.provide(snapshots),
     Layer.provideMerge(Layer.fresh(Pool.layer)),
     Layer.provide(Layer.succeed(PoolSettings, options.pool ?? {})),
     Layer.provideMerge(capacity),

@@ -92,6 +92,8 @@ export interface Vm {
   readonly lateOutput: Channel.Channel["lateOutput"]
   /** Names who takes the connections that the guest asks for; see `guest/Connections`. */
   readonly accept: Channel.Channel["accept"]
+  /** How many of them are open. */
+  readonly connected: Channel.Channel["connected"]
   /** Ends when the guest, asked for it, has given no sign of life within a second and a half; otherwise never. */
   readonly silence: Effect.Effect<void>
   /** Fails when the VM is lost; never succeeds. */
@@ -112,7 +114,12 @@ export interface Parts {
   readonly disk: number
   readonly ram: number
   readonly state: number
+  /** Ends the process of a machine that was saved. */
+  readonly end: Effect.Effect<void>
 }
+
+/** Of it, what stays when its process is gone. */
+export type Kept = Pick<Parts, "shape" | "overlay" | "disk" | "ram" | "state">
 
 export interface VmStream {
   /** Its number, by which late output names it. */
@@ -135,7 +142,7 @@ export interface Booted extends Vm {
 const problemOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))
 
 /** A file for QEMU: a path to open, with flags, or what is open already and stays so. */
-type Opening = readonly [path: string, flags: string] | number
+export type Opening = readonly [path: string, flags: string] | number
 
 /** A private copy of an empty overlay, open and already unlinked. */
 const privateOverlay = (source: string): number => {
@@ -164,9 +171,7 @@ const openAll = (openers: ReadonlyArray<() => number>): ReadonlyArray<number> =>
 }
 
 /** What a clone keeps open of its own and of its template; closed with the scope. */
-const openParts = (
-  template: TemplateFiles
-): Effect.Effect<Omit<Parts, "shape" | "machine" | "channel">, SandboxError, Scope.Scope> =>
+const openParts = (template: TemplateFiles): Effect.Effect<Omit<Kept, "shape">, SandboxError, Scope.Scope> =>
   Effect.acquireRelease(
     Effect.try({
       try: () => {
@@ -268,9 +273,10 @@ const toLost = (error: Channel.ChannelFailure | Machine.MachineFailure): VmLost 
 const join = Effect.fnUntraced(function* (
   isolation: Isolation,
   machine: Launched,
-  parts?: Omit<Parts, "machine" | "channel">
+  kept?: Kept,
+  firstStream?: number
 ): Effect.fn.Return<Vm & { readonly greeting: Effect.Effect<GuestHello, VmLost> }, never, Scope.Scope> {
-  const channel = yield* Channel.make(machine.channel)
+  const channel = yield* Channel.make(machine.channel, firstStream)
   // The process's end says more than the connection's, which it causes: let it speak first where both happen.
   const explain = (error: Channel.ChannelFailure): Effect.Effect<never, VmLost> =>
     error._tag === "ChannelViolation"
@@ -298,13 +304,14 @@ const join = Effect.fnUntraced(function* (
   return {
     pid: machine.pid,
     isolation,
-    parts: parts === undefined ? undefined : { ...parts, machine, channel },
+    parts: kept === undefined ? undefined : { ...kept, machine, channel, end: machine.killFor("parked") },
     failure,
     pause: Effect.asVoid(Effect.mapError(machine.commands({ execute: "stop" }), toLost)),
     resume: Effect.asVoid(Effect.mapError(machine.commands({ execute: "cont" }), toLost)),
     destroy: machine.kill,
     lateOutput: channel.lateOutput,
     accept: channel.accept,
+    connected: channel.connected,
     silence: channel.silence,
     greeting: channel.greeting.pipe(Effect.catch(explain)),
     open: (message, inputs) =>
@@ -454,20 +461,26 @@ export const extend = Effect.fn("Vm.extend")(function* (
 })
 
 /** Loads a template's state from a descriptor and lets its guest run. */
-const load = (machine: Machine.Machine, fd: number) =>
-  machine
-    .commands({ execute: "qmp_capabilities" }, capabilities, {
-      execute: "migrate-incoming",
-      arguments: { uri: `fd:${fd}` }
-    })
-    .pipe(
-      Effect.andThen(machine.migrated),
-      Effect.andThen(machine.commands({ execute: "cont" })),
-      Effect.mapError((error) =>
-        error.killed ? fail(new NotStarted({ problem: error.problem })) : bootFailed("restore", machine)(error)
-      ),
-      bounded(restoreBound, "restore", machine)
-    )
+const load = (machine: Machine.Machine, fd: number, steps?: Steps) => {
+  const failed = (error: Machine.MachineFailure): SandboxError =>
+    error.killed ? fail(new NotStarted({ problem: error.problem })) : bootFailed("restore", machine)(error)
+  const begin = [{ execute: "qmp_capabilities" }, capabilities]
+  const incoming = { execute: "migrate-incoming", arguments: { uri: `fd:${fd}` } }
+  const loading =
+    steps === undefined
+      ? machine.commands(...begin, incoming)
+      : Effect.mapError(machine.commands(...begin), failed).pipe(
+          Effect.andThen(steps.fill(machine)),
+          Effect.andThen(machine.commands(incoming))
+        )
+  return loading.pipe(
+    Effect.andThen(machine.migrated),
+    Effect.tap(() => Effect.sync(() => steps?.running())),
+    Effect.andThen(machine.commands({ execute: "cont" })),
+    Effect.mapError((error) => (error._tag === "MachineFailure" ? failed(error) : error)),
+    bounded(restoreBound, "restore", machine)
+  )
+}
 
 const seal = Effect.fn("Vm.seal")(function* (
   shape: Shape,
@@ -548,23 +561,42 @@ export const restore = Effect.fn("Vm.restore")(function* (
 ): Effect.fn.Return<Vm, SandboxError, Scope.Scope> {
   const { image, qemu } = shape
   const parts = yield* openParts(template)
-  const machine = yield* withOpen(
-    [
-      [template.ram, qemu.atLeast(8, 2) ? "r" : "r+"],
-      [image.root, "r"],
-      [image.scratch, "r"],
-      parts.overlay,
-      parts.disk,
-      // Reading moves the place in the file, so QEMU has its own.
-      [template.state, "r"]
-    ],
-    (fds) => launch(shape, { kind: "restore" }, fds)
-  )
-  const vm = yield* join(isolationOf(shape), machine, { shape, ...parts })
-  // It is of no use to anybody, however long the scope stays open.
-  yield* load(machine, Fd.state).pipe(Effect.onError(() => machine.killFor("start-failed")))
-  return vm
+  const files: ReadonlyArray<Opening> = [
+    [template.ram, qemu.atLeast(8, 2) ? "r" : "r+"],
+    [image.root, "r"],
+    [image.scratch, "r"],
+    parts.overlay,
+    parts.disk,
+    // Reading moves the place in the file, so QEMU has its own.
+    [template.state, "r"]
+  ]
+  return yield* start({ shape, ...parts }, files, "restore")
 }, Observe.timed(Telemetry.restoreDuration))
+
+/** What else is done when a QEMU goes on with what was saved. */
+export interface Steps {
+  /** Completes its memory, on which the devices' state bears when it is loaded. */
+  readonly fill: (machine: Machine.Machine) => Effect.Effect<void, SandboxError>
+  /** Its guest will run from now on. */
+  readonly running: () => void
+  /** See `guest/Channel`. */
+  readonly firstStream: number
+}
+
+/** Starts a QEMU with these files, from descriptor 5 on, loads the state in the last of them and lets its guest run. */
+export const start = Effect.fnUntraced(function* (
+  kept: Kept,
+  files: ReadonlyArray<Opening>,
+  kind: "restore" | "wake",
+  steps?: Steps
+): Effect.fn.Return<Vm, SandboxError, Scope.Scope> {
+  const { shape } = kept
+  const machine = yield* withOpen(files, (fds) => launch(shape, { kind }, fds))
+  const vm = yield* join(isolationOf(shape), machine, kept, steps?.firstStream)
+  // It is of no use to anybody, however long the scope stays open.
+  yield* load(machine, Fd.state, steps).pipe(Effect.onError(() => machine.killFor("start-failed")))
+  return vm
+})
 
 /** A VM over a machine that somebody else makes, and whose guest runs: what the test kit is made of. */
 export const over = Effect.fn("Vm.restore")(function* (

@@ -2,6 +2,7 @@ import { assert, layer } from "@effect/vitest"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as http from "node:http"
@@ -125,6 +126,12 @@ layer(World.layer.pipe(Layer.provideMerge(Sandbox.layer)), { excludeTestServices
           assert.isAbove(egress?.[0]?.bytesOut ?? 0, 1_000_000)
           assert.isAbove(egress?.[1]?.bytesIn ?? 0, 20)
           yield* Schema.decodeUnknownEffect(Receipt)(JSON.parse(JSON.stringify(fetched.receipt)))
+
+          // A connection that is open keeps a session from being parked; a way out is there again when it wakes.
+          yield* python(it, 'import socket; held = socket.create_connection(("a.example", 80))')
+          assert.isFalse(yield* it.park)
+          yield* python(it, "held.close()")
+          yield* Effect.repeat(it.park, { until: (parked) => parked, schedule: Schedule.spaced("5 millis") })
 
           const urllib = `
 import urllib.request

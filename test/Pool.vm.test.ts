@@ -74,6 +74,7 @@ describe("Pool", () => {
             yield* Effect.scoped(
               Effect.gen(function* () {
                 const mine = yield* Sandbox.use((it) => it.session({ env: { WHO: `claim ${n}` } }))
+                assert.deepStrictEqual((yield* mine.changes()).files, [])
                 const values: Array<string> = []
                 for (const language of ["python", "javascript", "bash"] as const) {
                   const { receipt, result, stdout } = yield* mine.exec({ language, code: unique[language] })

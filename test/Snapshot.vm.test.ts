@@ -65,6 +65,16 @@ const kindOf = <A, R>(effect: Effect.Effect<A, unknown, R>) =>
     assert.strictEqual(reason._tag, "SnapshotFailed", reason.message)
     return reason._tag === "SnapshotFailed" ? reason.kind : undefined
   })
+/** What a descriptor of this process is open at; nothing for one that was closed meanwhile. */
+const linkOf = (fd: string): string => {
+  try {
+    return fs.readlinkSync(`/proc/self/fd/${fd}`)
+  } catch {
+    return ""
+  }
+}
+/** The descriptors of parked machines' files. */
+const files = () => fs.readdirSync("/proc/self/fd").filter((fd) => linkOf(fd).startsWith(`${store}/.parked-`))
 const leftovers = (directory = store): ReadonlyArray<string> =>
   fs.existsSync(directory) ? fs.readdirSync(directory).filter((name) => /^\.(building|removed)/.test(name)) : []
 
@@ -82,7 +92,7 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Snapshot", (
         yield* Effect.flip(bash(parent, "kill -9 $BASHPID"))
         yield* bash(
           parent,
-          'cd /tmp; v=(1 2); python3 -c \'import time\nn = 0\nwhile 1:\n  n += 1; open("/tmp/ticks", "w").write(str(n)); time.sleep(0.2)\' & until test -s ticks; do sleep 0.05; done'
+          'cd /tmp; v=(1 2); python3 -c \'import os, time\nn = 0\nwhile 1:\n  n += 1; open("/tmp/tick", "w").write(str(n)); os.rename("/tmp/tick", "/tmp/ticks"); time.sleep(0.2)\' & until test -s ticks; do sleep 0.05; done'
         )
         yield* javascript(parent, "const n = 7; crypto.randomUUID()")
         const spawned = yield* parent.spawn("echo $$ > /tmp/spawned; echo x; exec sleep 1000")
@@ -261,6 +271,95 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Snapshot", (
       }).pipe(Effect.scoped)
   )
 
+  it.effect("a parked session has no process, and goes on as it was when it is used", () =>
+    Effect.gen(function* () {
+      const before = new Set(qemus())
+      const ours = () => qemus().filter((pid) => !before.has(pid))
+      const held = Capacity.Capacity.use((it) => Effect.map(it.stats, (stats) => stats.held.vms))
+      const parent = yield* session({ env: { A: "1" }, limits: { memoryMiB: 256 } })
+      const asleep = Effect.gen(function* () {
+        // A connection that has ended here may still be one there.
+        yield* Effect.repeat(parent.park, { until: (parked) => parked, schedule: Schedule.spaced("5 millis") })
+        assert.deepStrictEqual([ours(), yield* held, files().length], [[], 0, 1])
+        assert.deepStrictEqual(
+          fs.readdirSync(store).filter((name) => name.startsWith(".parked")),
+          []
+        )
+      })
+      yield* python(parent, "import os, random\nrandom.seed(5); first = random.random()")
+      yield* bash(parent, "cd /tmp; v=(1 2)")
+      // Something that runs in the background: it counts, it serves, and it writes when it is told to.
+      yield* javascript(
+        parent,
+        `const fs = require("node:fs"), http = require("node:http"), n = 7; let ticks = 0
+        setInterval(() => { if (ticks++ >= 0 && fs.existsSync("/tmp/go")) { fs.rmSync("/tmp/go"); console.log("late") } }, 20)
+        http.createServer((_, answer) => answer.end(String(ticks))).listen(8000)`
+      )
+      const { port } = yield* parent.ports.expose(8000)
+      const ask = Effect.promise(() =>
+        fetch(`http://127.0.0.1:${port}/`, { headers: { connection: "close" } }).then((answer) => answer.text())
+      )
+      const then = Number(yield* ask)
+      const mark = yield* parent.mark
+      const names = yield* bash(parent, "cat /etc/machine-id /proc/sys/kernel/hostname; echo $$ $PWD ${v[1]}")
+      yield* Effect.gen(function* () {
+        yield* parent.spawn(["sleep", "1000"])
+        assert.isFalse(yield* parent.park)
+      }).pipe(Effect.scoped)
+      yield* asleep
+      const woken = yield* parent.exec({ language: "python", code: "print(random.random(), os.environ['A'])" })
+      assert.strictEqual(woken.stdout, "0.7417869892607294 1\n")
+      assert.isAbove(woken.receipt.timing.wakeMs ?? 0, 0)
+      assert.deepStrictEqual([ours().length, yield* held, files()], [1, 1, []])
+      assert.strictEqual(
+        yield* bash(parent, "cat /etc/machine-id /proc/sys/kernel/hostname; echo $$ $PWD ${v[1]}"),
+        names
+      )
+      const now = Number(yield* bash(parent, "echo $EPOCHREALTIME"))
+      assert.isAtMost(Math.abs(now - Date.now() / 1000), 5)
+      // Whatever is asked of it wakes it, also from outside.
+      yield* asleep
+      assert.isAbove(Number(yield* ask), then)
+      yield* asleep
+      yield* parent.files.write("/tmp/go", "")
+      const late = yield* Stream.runHead(parent.output)
+      assert.deepStrictEqual(Option.getOrUndefined(late), { _tag: "Stdout", sequence: 3, bytes: Buffer.from("late\n") })
+      const { files: changed } = yield* parent.changes({ since: mark, patches: false })
+      assert.deepStrictEqual(changed, [])
+      // What is copied of it is what it is now.
+      yield* asleep
+      const [child] = (yield* parent.fork(1)).map(Result.getOrThrow)
+      assert.strictEqual(yield* javascript(child ?? parent, "console.log(n, ticks > 0)"), "7 true\n")
+      yield* (child ?? parent).close
+
+      // Who kills its QEMU while it wakes has changed nothing: it can be woken again.
+      yield* asleep
+      const waking = yield* Effect.forkScoped(Effect.flip(bash(parent, "echo")), { startImmediately: true })
+      yield* Effect.sync(ours).pipe(
+        Effect.tap(([pid]) => Effect.sync(() => pid !== undefined && process.kill(pid, "SIGKILL"))),
+        Effect.repeat({ until: (pids) => pids.length > 0, schedule: Schedule.spaced("1 millis") })
+      )
+      const error = yield* Fiber.join(waking)
+      assert.strictEqual(error._tag === "SandboxError" ? error.retry : undefined, "safe")
+      assert.strictEqual(yield* bash(parent, "echo ${v[1]}"), "2\n")
+      // A file that is not what was written is not run, and the session is over.
+      yield* asleep
+      fs.ftruncateSync(Number(files()[0]), 1_000_000)
+      assert.strictEqual(yield* kindOf(bash(parent, "echo")), "damaged")
+      assert.deepStrictEqual([ours(), yield* held, files()], [[], 0, []])
+      yield* Effect.flip(bash(parent, "echo"))
+      // One that ends while it is parked leaves nothing.
+      yield* Effect.gen(function* () {
+        const other = yield* session({ parkAfterMs: 1, limits: { memoryMiB: 256 } })
+        yield* Effect.sync(() => files().length).pipe(
+          Effect.repeat({ until: (count) => count === 1, schedule: Schedule.spaced("5 millis") })
+        )
+        yield* other.close
+        assert.deepStrictEqual([ours(), files()], [[], []])
+      }).pipe(Effect.scoped)
+    }).pipe(Effect.scoped)
+  )
+
   describe("bad input and faults", () => {
     it.effect("are typed, and the session runs on", () =>
       Effect.gen(function* () {
@@ -352,11 +451,14 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Snapshot", (
           assert.strictEqual(yield* kindOf(parent.snapshot()), "store-full")
           assert.strictEqual(yield* kindOf(Effect.scoped(parent.fork(1))), "store-full")
           assert.deepStrictEqual(leftovers(path.join(other, "snapshots")), [])
+          assert.throws(() => fs.writeFileSync(path.join(other, "full"), Buffer.alloc(61 * 1024 * 1024)), "ENOSPC")
+          assert.strictEqual(yield* kindOf(parent.park), "store-full")
           assert.strictEqual(yield* bash(parent, "echo $n"), "1\n")
         }).pipe(Effect.scoped, Effect.provide(layerAt(other)))
         yield* Effect.gen(function* () {
           const parent = yield* session({ limits: { memoryMiB: 256 } })
           assert.strictEqual(yield* kindOf(parent.snapshot()), "store-full")
+          assert.strictEqual(yield* kindOf(parent.park), "store-full")
           assert.deepStrictEqual(yield* Snapshots.use((it) => it.list), before)
           assert.deepStrictEqual(leftovers(), [])
         }).pipe(

@@ -58,7 +58,7 @@ const receipt = receiptWith({
   exitCode: 3,
   output: { stdoutBytes: 2, stderrBytes: 2, truncated: false },
   usage: { cpuMs: null, peakMemoryBytes: null, wallMs: null },
-  timing: { queueMs: null, acquireMs: null, handoverMs: null, executeMs: null }
+  timing: { queueMs: null, acquireMs: null, handoverMs: null, wakeMs: null, executeMs: null }
 })
 const bytes = { stdout: Buffer.from("o\n"), stderr: Buffer.from("e\n") }
 const ran = { stdout: "o\n", stderr: "e\n", bytes, outputFiles: { stdout: null, stderr: null }, changes: null, receipt }

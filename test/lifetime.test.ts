@@ -17,7 +17,7 @@ const between = (minimum: number, maximum: number) => Schema.Int.check(Schema.is
 
 /** What callers do, how long their tasks take, and when they leave. */
 const Call = Schema.Struct({
-  what: Schema.Literals(["run", "stream", "session", "spawn", "files"]),
+  what: Schema.Literals(["run", "stream", "session", "spawn", "files", "parked"]),
   does: Schema.Literals(["ends", "works", "writes", "hangs", "dies", "stalls", "violates", "refuses"]),
   /** Ms that the test's clock runs before the next caller, and turns that the others get. */
   afterMs: between(0, 30),
@@ -54,6 +54,14 @@ const act = (call: typeof Call.Type) =>
       case "session": {
         const session = yield* sandbox.session()
         yield* session.exec({ language: "bash", code: "ends" })
+        return yield* session.exec(request)
+      }
+      case "parked": {
+        const session = yield* sandbox.session({ parkAfterMs: 3 })
+        yield* session.exec({ language: "bash", code: "ends" })
+        yield* Effect.sleep("10 millis")
+        yield* Effect.ignore(session.files.write("x", "x"))
+        yield* session.park
         return yield* session.exec(request)
       }
       case "spawn": {
@@ -97,6 +105,8 @@ describe("lifetime", () => {
           start: (vm) => ({
             delayMs: (vm * 7) % (delayMs + 1),
             ...(vm % 5 === 0 && { fails: "no luck" }),
+            ...(vm % 3 === 0 && { parkFails: "no room" }),
+            ...(vm % 4 === 0 && { wakeFails: "no luck" }),
             ...(vm % 7 === 0 && { refuses: "entropy" as const })
           })
         })

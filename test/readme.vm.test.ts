@@ -51,16 +51,17 @@ describe("README", () => {
     })
   })
 
-  it("its second program gives the value it says", () => {
+  it("its programs that count and that are parked give the values they say", () => {
     withPrograms((directory) => {
       const main = `import { Effect } from "effect"
         import { Sandbox } from "../../src/index.ts"
         import { counted } from "${fileOf("counted")}"
-        const result = await Effect.runPromise(Effect.provide(counted, Sandbox.layer))
-        console.log(JSON.stringify(result.result))`
+        import { patient } from "${fileOf("patient")}"
+        const [result, woken] = await Effect.runPromise(Effect.provide(Effect.all([counted, patient]), Sandbox.layer))
+        console.log(JSON.stringify([result.result, woken]))`
       fs.writeFileSync(path.join(directory, "main.ts"), main)
       const said = execFileSync(process.execPath, [path.join(directory, "main.ts")], { encoding: "utf8" })
-      assert.strictEqual(said, '{"repr":"42","json":42}\n')
+      assert.strictEqual(said, '[{"repr":"42","json":42},{"parked":true,"answer":42,"woke":true}]\n')
     })
   })
 

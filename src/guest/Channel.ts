@@ -85,6 +85,10 @@ export interface Channel {
   readonly observe: Effect.Effect<Observer, never, Scope.Scope>
   /** Names who takes the connections that the guest asks for; without one they are refused. */
   readonly accept: Connections.Connections["accept"]
+  /** How many of them are open. */
+  readonly connected: () => number
+  /** The number that the next stream will have. */
+  readonly nextStream: () => number
   /** Asks the guest for a sign of life, and ends when none has come soon; it does not end when one has. */
   readonly silence: Effect.Effect<void>
   /** Fails when the channel does; never succeeds. */
@@ -144,8 +148,14 @@ const credit = (stream: number, bytes: number): Buffer => {
   return encode(Kind.Credit, stream, 0, grant)
 }
 
-/** Makes a channel over a connection. The scope's end closes the connection. */
-export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Return<Channel, never, Scope.Scope> {
+/**
+ * Makes a channel over a connection. The scope's end closes the connection. `firstStream` goes on with the numbers of an
+ * earlier channel to the same guest.
+ */
+export const make = Effect.fnUntraced(function* (
+  socket: Duplex,
+  firstStream = 1
+): Effect.fn.Return<Channel, never, Scope.Scope> {
   const failed = yield* Deferred.make<never, ChannelFailure>()
   const greeted = yield* Deferred.make<GuestHello, ChannelFailure>()
   let pendingHello:
@@ -153,7 +163,7 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     | undefined
   let epoch: Buffer | undefined
   let peerEpoch: Buffer | undefined
-  let nextId = 1
+  let nextId = firstStream
   let failure: ChannelFailure | undefined
   let heard = true
   let frames = 0
@@ -535,6 +545,8 @@ export const make = Effect.fnUntraced(function* (socket: Duplex): Effect.fn.Retu
     open,
     lateOutput: late.takeAll,
     accept: connections.accept,
+    connected: connections.open,
+    nextStream: () => nextId,
     failure: Deferred.await(failed)
   }
 })

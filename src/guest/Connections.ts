@@ -44,6 +44,8 @@ export interface Connections {
   readonly accept: (acceptor: Acceptor) => void
   /** A frame on a stream that the guest has opened; false when it is on none of these. */
   readonly frame: (frame: Frame, request: unknown) => boolean
+  /** How many there are. */
+  readonly open: () => number
   /** The guest is gone, or a new epoch began. */
   readonly clear: () => void
 }
@@ -204,6 +206,7 @@ export const make = (
       }
       return true
     },
+    open: () => streams.size,
     clear: () => {
       const all = [...streams.values()]
       streams.clear()

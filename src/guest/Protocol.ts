@@ -16,7 +16,11 @@ export const portName = "exec-sandbox.channel"
 /** The host's HELLO: everything that makes this clone different from every other. */
 export interface Hello {
   readonly protocol: typeof protocol
-  readonly purpose: "build" | "session"
+  /**
+   * `build`: the machine is made into a template; `rehearsal`: it does what a session does and is nobody's; `session`: it
+   * becomes somebody's; `wake`: it goes on being what it was, and is told only the time.
+   */
+  readonly purpose: "build" | "rehearsal" | "session" | "wake"
   /** Wall clock, nanoseconds since 1970 as a decimal string. */
   readonly clock: string
   /** 64 fresh random bytes in hex. */

@@ -37,6 +37,7 @@ import { diskShare } from "./diskShare.ts"
 import * as NetworkOutcome from "./NetworkOutcome.ts"
 import * as Observe from "./Observe.ts"
 import * as Output from "./Output.ts"
+import * as Parking from "./Parking.ts"
 import type { PortLedger } from "./PortLedger.ts"
 
 /** Where a session's VM came from, for its receipts. Times in ms. */
@@ -60,6 +61,8 @@ export interface Holder {
   readonly ports: PortLedger
   readonly egress: Egress
   readonly deadlines: Deadlines
+  /** Of a VM that may be parked. */
+  readonly presence?: Parking.Presence
   /** How many attempts there have been. */
   sequence: number
   /** Why nothing more runs in it, once it is closed. */
@@ -165,6 +168,15 @@ export const begin = Effect.fnUntraced(function* (
       })
     )
   }
+  const presence = holder.presence ?? Parking.always
+  const there = presence.enter()
+  let left = false
+  const leave = (): void => {
+    if (!left) presence.leave()
+    left = true
+  }
+  yield* Effect.addFinalizer(() => Effect.sync(leave))
+  const wakeMs = there ? null : yield* presence.awake
   const timeMs = subject.timeMs === undefined ? allowed.timeMs : subject.timeMs
   const memoryBytes = allowed.memoryMiB * mebibyte
   const first = holder.sequence++ === 0
@@ -227,6 +239,7 @@ export const begin = Effect.fnUntraced(function* (
         queueMs: begunAt === undefined ? null : begunAt - openedAt,
         acquireMs: first ? origin.acquireMs : null,
         handoverMs: first ? origin.handoverMs : null,
+        wakeMs,
         executeMs: begunAt === undefined ? null : ended - begunAt
       },
       egress: network?.attempts() ?? null,
@@ -241,6 +254,7 @@ export const begin = Effect.fnUntraced(function* (
     Effect.uninterruptible(
       Effect.flatMap(Clock.currentTimeMillis, (now) => {
         over = true
+        leave()
         const receipt = write(now, outcome, reason, evidence)
         return holder.receipts.publish(receipt).pipe(Effect.andThen(Observe.receipt(receipt)), Effect.as(receipt))
       })

@@ -11,7 +11,6 @@
  */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import type * as Scope from "effect/Scope"
 import { spawn } from "node:child_process"
 import * as fs from "node:fs"
@@ -39,7 +38,7 @@ const explain =
   (error: { readonly message: string }): SandboxError =>
     failed(`${what}: ${error.message}`, error)
 
-const attempt = <A>(what: string, work: () => A): Effect.Effect<A, SandboxError> =>
+export const attempt = <A>(what: string, work: () => A): Effect.Effect<A, SandboxError> =>
   Effect.try({
     try: work,
     catch: (error) => failed(`${what}: ${error instanceof Error ? error.message : String(error)}`, error)
@@ -82,7 +81,7 @@ const copyDisk = Effect.fnUntraced(function* (disk: number, target: string) {
 })
 
 /** Where QEMU's stream of saved state says which machine it is of; its first section follows. */
-const headOf = (state: number): Buffer => {
+export const headOf = (state: number): Buffer => {
   const start = Buffer.alloc(4096)
   const read = fs.readSync(state, start, 0, start.length, 0)
   // A section begins with its kind, its number (4 bytes) and the length of its name; memory always is the first.
@@ -92,10 +91,72 @@ const headOf = (state: number): Buffer => {
 }
 
 /** What `xen-save-devices-state` writes is a stream without the part that says which machine it is of; this is a whole one. */
-const wholeState = (head: Buffer, devices: Buffer): Buffer => {
+export const wholeState = (head: Buffer, devices: Buffer): Buffer => {
   const description = Buffer.from("\x06\0\0\0\x02{}", "latin1")
   return Buffer.concat([head, devices.subarray(8), description])
 }
+
+/** A file for the state of a clone's devices, which QEMU opens by its name; gone with the scope. */
+export const devicesFile = (
+  { launcher }: Parts["shape"],
+  directory: string
+): Effect.Effect<string, SandboxError, Scope.Scope> =>
+  Effect.acquireRelease(
+    attempt("there is no place for its state", () => {
+      const path = socketIn(directory)
+      fs.writeFileSync(path, "", { mode: 0o600, flag: "wx" })
+      if (launcher.uid !== null) fs.chownSync(path, launcher.uid, launcher.gid ?? -1)
+      return path
+    }),
+    (path) => Effect.sync(() => fs.rmSync(path, { force: true }))
+  )
+
+/** A clone that stands still. */
+export interface Standing {
+  /** Lets it run on now. */
+  readonly resume: Effect.Effect<void, SandboxError>
+  /** It shall not run on: it is ended. */
+  readonly abandon: () => void
+}
+
+/**
+ * Has a clone stand still between two frames of the channel, with the state of its devices in a file, until the scope closes:
+ * then it runs on, whatever has happened.
+ */
+export const standStill = Effect.fnUntraced(function* (
+  { channel, machine }: Parts,
+  devices: string
+): Effect.fn.Return<Standing, SandboxError, Scope.Scope> {
+  const lost = explain("the VM was lost")
+  const observer = yield* channel.observe
+  while (!observer.isSettled()) {
+    yield* observer.settled.pipe(
+      Effect.mapError(lost),
+      Effect.timeoutOrElse({ duration: settlesWithin, orElse: () => Effect.fail(failed("the guest does not answer")) })
+    )
+  }
+  observer.hold()
+  const run = Effect.mapError(machine.commands({ execute: "cont" }), lost)
+  let stands = true
+  yield* Effect.addFinalizer(() => Effect.suspend(() => (stands ? Effect.ignore(run) : Effect.void)))
+  yield* machine
+    .commands({ execute: "stop" }, { execute: "xen-save-devices-state", arguments: { filename: devices, live: false } })
+    .pipe(Effect.mapError(lost))
+  const abandon = (): void => {
+    stands = false
+  }
+  return { resume: Effect.andThen(run, Effect.sync(abandon)), abandon }
+})
+
+/** Reads what is a clone's own. It must be over before what it reads from is closed, so nothing interrupts it. */
+export const readOwn = (own: OwnPages, write: (piece: Piece) => void) =>
+  Effect.uninterruptible(
+    Effect.tryPromise({
+      try: () => own.read(write),
+      catch: (error) =>
+        failed(`its memory cannot be read: ${error instanceof Error ? error.message : String(error)}`, error)
+    })
+  )
 
 /** What was read while the clone stood still. */
 interface Still {
@@ -106,24 +167,15 @@ interface Still {
 
 /** Stops the clone, reads what is its own and lets it run on, whatever happens meanwhile. */
 const readStill = Effect.fnUntraced(function* (
-  { channel, machine }: Parts,
+  parts: Parts,
   own: OwnPages,
   ram: string,
   devices: string,
   refreshDisk: Effect.Effect<void, SandboxError>
 ): Effect.fn.Return<Still, SandboxError, Scope.Scope> {
-  const lost = explain("the VM was lost")
-  const observer = yield* channel.observe
-  while (!observer.isSettled()) {
-    yield* observer.settled.pipe(
-      Effect.mapError(lost),
-      Effect.timeoutOrElse({ duration: settlesWithin, orElse: () => Effect.fail(failed("the guest does not answer")) })
-    )
-  }
-  observer.hold()
   let stoppedAt = 0
   let resumedAt = 0
-  yield* machine.onEvent(({ atMs, name }) => {
+  yield* parts.machine.onEvent(({ atMs, name }) => {
     if (name === "STOP") stoppedAt = atMs
     else if (name === "RESUME") resumedAt = atMs
   })
@@ -131,25 +183,10 @@ const readStill = Effect.fnUntraced(function* (
     attempt("its memory cannot be kept", () => fs.openSync(ram, "r+")),
     (fd) => Effect.sync(() => fs.closeSync(fd))
   )
-  const run = machine.commands({ execute: "cont" })
-  const { bytes, pieces } = yield* machine
-    .commands({ execute: "stop" }, { execute: "xen-save-devices-state", arguments: { filename: devices, live: false } })
-    .pipe(
-      Effect.mapError(lost),
-      Effect.andThen(refreshDisk),
-      Effect.andThen(
-        // The reads must be over before what they read from is closed.
-        Effect.uninterruptible(
-          Effect.tryPromise({
-            try: () => own.read(({ at, bytes }) => void fs.writeSync(file, bytes, 0, bytes.length, at)),
-            catch: (error) =>
-              failed(`its memory cannot be read: ${error instanceof Error ? error.message : String(error)}`)
-          })
-        )
-      ),
-      Effect.tap(() => Effect.mapError(run, lost)),
-      Effect.onExit((exit) => (Exit.isSuccess(exit) ? Effect.void : Effect.ignore(run)))
-    )
+  const standing = yield* standStill(parts, devices)
+  yield* refreshDisk
+  const { bytes, pieces } = yield* readOwn(own, (it) => void fs.writeSync(file, it.bytes, 0, it.bytes.length, it.at))
+  yield* standing.resume
   return { pausedMs: resumedAt - stoppedAt, ownBytes: bytes, pieces }
 }, Effect.scoped)
 
@@ -196,6 +233,26 @@ const mergeDisk = Effect.fnUntraced(function* (
   yield* Effect.raceFirst(Deferred.await(over), machine.failure)
 }, Effect.scoped)
 
+/** A clone's own pages, to be read; closed with the scope. `room`: see `OwnPages`. */
+export const ownPages = (
+  { machine, ram, shape }: Parts,
+  room?: number
+): Effect.Effect<OwnPages, SandboxError, Scope.Scope> =>
+  Effect.acquireRelease(
+    Effect.try({
+      try: () => openOwnPages(machine.pid, ram, shape.memoryMiB * 1024 * 1024, room),
+      catch: (error) =>
+        fail(
+          new SnapshotFailed({
+            snapshot: null,
+            kind: "unsupported",
+            problem: `this host does not let us read QEMU's memory: ${error instanceof Error ? error.message : String(error)}`
+          })
+        )
+    }),
+    (it) => Effect.sync(it.close)
+  )
+
 /**
  * Captures a clone into `files`, all but the empty overlay. The clone runs on, whether this succeeds, fails or is
  * interrupted; what is in the files counts only when it has succeeded.
@@ -206,32 +263,10 @@ export const capture = Effect.fn("Vm.capture")(
     files: TemplateFiles,
     socketDirectory: string
   ): Effect.fn.Return<Captured, SandboxError, Scope.Scope> {
-    const { launcher, memoryMiB } = parts.shape
-    const own = yield* Effect.acquireRelease(
-      Effect.try({
-        try: () => openOwnPages(parts.machine.pid, parts.ram, memoryMiB * 1024 * 1024),
-        catch: (error) =>
-          fail(
-            new SnapshotFailed({
-              snapshot: null,
-              kind: "unsupported",
-              problem: `this host does not let us read QEMU's memory: ${error instanceof Error ? error.message : String(error)}`
-            })
-          )
-      }),
-      (it) => Effect.sync(it.close)
-    )
+    const { launcher } = parts.shape
+    const own = yield* ownPages(parts)
     const head = yield* attempt("its state cannot be read", () => headOf(parts.state))
-    // QEMU opens this one by its name.
-    const devices = yield* Effect.acquireRelease(
-      attempt("there is no place for its state", () => {
-        const path = socketIn(socketDirectory)
-        fs.writeFileSync(path, "", { mode: 0o600, flag: "wx" })
-        if (launcher.uid !== null) fs.chownSync(path, launcher.uid, launcher.gid ?? -1)
-        return path
-      }),
-      (path) => Effect.sync(() => fs.rmSync(path, { force: true }))
-    )
+    const devices = yield* devicesFile(parts.shape, socketDirectory)
     const [copied] = yield* Effect.all([copyDisk(parts.overlay, files.disk), copySparse(parts.ram, files.ram)], {
       concurrency: 2
     })

@@ -2,6 +2,7 @@
 import * as Effect from "effect/Effect"
 import { fail, ProtocolError, type SandboxError, SessionClosed } from "../SandboxError.ts"
 import type { Vm, VmLost } from "../Vm.ts"
+import { type Presence, using } from "./Parking.ts"
 import type * as SessionFiles from "./SessionFiles.ts"
 
 /** What a session knows of itself: whether it is closed, and why. */
@@ -9,6 +10,7 @@ interface State {
   readonly id: string
   readonly closed: () => string | undefined
   readonly close: (problem: string) => void
+  readonly presence: Presence
 }
 
 export interface Guest extends SessionFiles.Guest {
@@ -29,7 +31,8 @@ export const make = (vm: Vm, state: State): Guest => {
   return {
     usable,
     lost,
-    open: (message) => Effect.andThen(usable, Effect.catch(vm.open(message, []), lost)),
+    open: (message) =>
+      usable.pipe(Effect.andThen(using(state.presence)), Effect.andThen(Effect.catch(vm.open(message, []), lost))),
     violated: (problem) => {
       state.close("its guest broke the protocol")
       return Effect.andThen(vm.destroy, Effect.fail(fail(new ProtocolError({ problem }))))

@@ -82,7 +82,7 @@ export const receipt = (it: Receipt): Effect.Effect<void> => {
 }
 
 /** Why a VM has ended; see `Telemetry.vmDeaths`. */
-export type DeathCause = "destroyed" | "violation" | "silent" | "start-failed" | "killed" | "exited"
+export type DeathCause = "destroyed" | "violation" | "silent" | "start-failed" | "parked" | "killed" | "exited"
 
 /** Counts one VM while it lives, and its death. For callbacks: each may be called once. */
 export const life: Effect.Effect<{ readonly began: () => void; readonly ended: (cause: DeathCause) => void }> =

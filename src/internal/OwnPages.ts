@@ -29,7 +29,7 @@ export interface OwnPages {
 
 const pageSize = 4096
 /** Bytes read at once, and reads at once: the host's cores are free while the machine stands still. */
-const most = 1024 * 1024
+const atMost = 1024 * 1024
 const atOnce = 4
 /** So many foreign pages between two own ones are read with them: a system call costs more. */
 const gap = 4
@@ -78,15 +78,53 @@ interface Run {
 
 const bytesOf = (list: ReadonlyArray<Run>): number => list.reduce((sum, it) => sum + it.size, 0)
 
-/**
- * Opens the memory of a process of ours that maps `file` (`size` bytes) privately. Throws where that cannot be had: on
- * another system than Linux, or without the right to look into the process.
- */
-export const openOwnPages = (pid: number, file: number, size: number): OwnPages => {
+/** All of a process's private memory of a file of that size; throws where that cannot be had. */
+const wholeOf = (pid: number, file: number, size: number): ReadonlyArray<Mapping> => {
   if (process.platform !== "linux") throw new Error("only Linux tells which pages of a process are its own")
   const mappings = mappingsOf(pid, file)
   const mapped = mappings.reduce((sum, it) => sum + it.size, 0)
   if (mapped !== size) throw new Error(`QEMU maps ${mapped} bytes of its memory's ${size}`)
+  return mappings
+}
+
+/**
+ * Gives a process that stands still pages of its own in place of the file's, `file` and `size` as in `openOwnPages`. `next`
+ * gives one piece after the other, and nothing after the last.
+ */
+export const writeOwnPages = async (
+  pid: number,
+  file: number,
+  size: number,
+  next: () => Promise<Piece | undefined>
+): Promise<void> => {
+  const mappings = wholeOf(pid, file, size)
+  const memory = await fs.promises.open(`/proc/${pid}/mem`, "r+")
+  try {
+    for (let piece = await next(); piece !== undefined; piece = await next()) {
+      const { at, bytes } = piece
+      for (let put = 0; put < bytes.length;) {
+        const place = at + put
+        const mapping = mappings.find((it) => it.offset <= place && place < it.offset + it.size)
+        if (mapping === undefined) throw new Error("a piece of memory that has no place")
+        const inside = place - mapping.offset
+        const size = Math.min(bytes.length - put, mapping.size - inside)
+        const { bytesWritten } = await memory.write(bytes, put, size, mapping.address + inside)
+        if (bytesWritten === 0) throw new Error("QEMU's memory cannot be written to its end")
+        put += bytesWritten
+      }
+    }
+  } finally {
+    await memory.close()
+  }
+}
+
+/**
+ * Opens the memory of a process of ours that maps `file` (`size` bytes) privately. Throws where that cannot be had: on
+ * another system than Linux, or without the right to look into the process. `most` bytes of room are made ready; without
+ * any, every piece is given away when it is read.
+ */
+export const openOwnPages = (pid: number, file: number, size: number, most = maxRoom): OwnPages => {
+  const mappings = wholeOf(pid, file, size)
   const pagemap = fs.openSync(`/proc/${pid}/pagemap`, "r")
   let memory: number
   try {
@@ -114,7 +152,7 @@ export const openOwnPages = (pid: number, file: number, size: number): OwnPages 
         continue
       }
       let end = page + 1
-      for (let next = end; next < pages && next - end <= gap && next - page < most / pageSize; next++) {
+      for (let next = end; next < pages && next - end <= gap && next - page < atMost / pageSize; next++) {
         if (isOwn(next)) end = next + 1
       }
       runs.push({ address: address + page * pageSize, at: offset + page * pageSize, size: (end - page) * pageSize })
@@ -125,7 +163,7 @@ export const openOwnPages = (pid: number, file: number, size: number): OwnPages 
   const runs = (): ReadonlyArray<Run> => mappings.flatMap(runsOf)
 
   // Touched now, so that nothing has to be found for it while the machine stands still.
-  const room = Buffer.alloc(Math.min(maxRoom, Math.ceil(bytesOf(runs()) * 1.25) + slack), 1)
+  const room = Buffer.alloc(Math.min(most, Math.ceil(bytesOf(runs()) * 1.25) + slack), 1)
 
   return {
     read: async (write) => {

@@ -6,6 +6,7 @@ import { parseHost, parsePort, splitPort } from "../egress/Target.ts"
 import { type Network, NetworkPolicy } from "../NetworkPolicy.ts"
 import { fail, InvalidInput, SessionClosed } from "../SandboxError.ts"
 import type { Holder } from "./Attempt.ts"
+import { always, using } from "./Parking.ts"
 import { decodeInput } from "./decodeInput.ts"
 
 const decodePolicy = decodeInput(NetworkPolicy, "network policy")
@@ -27,7 +28,7 @@ const parseTarget = (text: string) => {
 }
 
 export const make = (holder: Holder): Network => {
-  const { egress, vm } = holder
+  const { egress, presence = always, vm } = holder
   /** Has the guest open its way out, and tell its programs what they need to know. */
   const open = (grant: Grant) =>
     Effect.gen(function* () {
@@ -41,7 +42,8 @@ export const make = (holder: Holder): Network => {
       Effect.catch((error) => Effect.succeed(error.problem)),
       Effect.flatMap((problem) =>
         problem === undefined ? Effect.void : Effect.fail(fail(new SessionClosed({ session: holder.id, problem })))
-      )
+      ),
+      (opened) => Effect.scoped(Effect.andThen(using(presence), opened))
     )
   return {
     policy: Effect.sync(egress.policy),

@@ -7,7 +7,7 @@ import * as fs from "node:fs"
 import * as path from "node:path"
 
 /** What temporary files are for. */
-type Purpose = "building" | "removed" | "clone" | "seal"
+type Purpose = "building" | "removed" | "clone" | "seal" | "parked"
 
 let space: string | undefined
 
@@ -37,7 +37,7 @@ const isAlive = (pid: number): boolean => {
 
 /** Whether a name is that of something temporary whose maker is gone. Of another container's processes nothing is known. */
 export const isStale = (name: string): boolean => {
-  const [, owner, where] = /^\.(?:building|removed|clone|seal)-(\d+)-(\d+)-/.exec(name) ?? []
+  const [, owner, where] = /^\.(?:building|removed|clone|seal|parked)-(\d+)-(\d+)-/.exec(name) ?? []
   return owner !== undefined && where === processSpace() && !isAlive(Number(owner))
 }
 

@@ -101,7 +101,10 @@ const pauseQuietly = Effect.fnUntraced(function* (vm: Vm): Effect.fn.Return<void
 export const warmUp = Effect.fn("Pool.warmUp")(
   function* (vm: Vm): Effect.fn.Return<void, SandboxError> {
     for (let round = 0; round < rounds; round++) {
-      const { languages } = yield* vm.handover({ hostname: "pool", env: {}, limits: defaults, network: null })
+      const { languages } = yield* vm.handover(
+        { hostname: "pool", env: {}, limits: defaults, network: null },
+        "rehearsal"
+      )
       for (const language of languages) {
         const line = lines[language]
         if (line === undefined) continue

@@ -41,6 +41,8 @@ export interface Input {
     | { readonly kind: "restore" }
     /** A machine that waits for a template's state, on copies of its memory and disk that are its own. */
     | { readonly kind: "extend" }
+    /** The same for a machine that stands still when its state is loaded. */
+    | { readonly kind: "wake" }
     /** A machine that takes another one's memory and state over, into a file of its own, and does not run. */
     | { readonly kind: "receive" }
 }
@@ -140,8 +142,9 @@ const disks = (input: Input): ReadonlyArray<Disk> => [
 ]
 
 const memory = (input: Input): ReadonlyArray<string> => {
-  const share = input.start.kind === "restore" ? "share=off" : "share=on"
-  const readonly = input.start.kind === "restore" && input.readonlyRam ? ",readonly=on,rom=off" : ""
+  const cloned = input.start.kind === "restore" || input.start.kind === "wake"
+  const share = cloned ? "share=off" : "share=on"
+  const readonly = cloned && input.readonlyRam ? ",readonly=on,rom=off" : ""
   return [
     "-m",
     `${input.memoryMiB}`,
@@ -187,5 +190,5 @@ export const commandLine = (input: Input): ReadonlyArray<string> => [
   ...(input.start.kind === "boot"
     ? ["-kernel", descriptor(Fd.kernel), "-initrd", descriptor(Fd.initrd), "-append", kernelCommandLine(input)]
     : ["-incoming", "defer"]),
-  ...(input.start.kind === "receive" ? ["-S"] : [])
+  ...(input.start.kind === "receive" || input.start.kind === "wake" ? ["-S"] : [])
 ]

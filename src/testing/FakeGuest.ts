@@ -34,7 +34,7 @@ const languages = ["python", "javascript", "typescript", "bash"] as const
 const laneOf = (language: string): string => (language === "typescript" ? "javascript" : language)
 
 const Environment = Schema.Record(Schema.String, Schema.String)
-const decodeHello = Schema.decodeUnknownOption(Schema.Struct({ env: Environment }))
+const decodeHello = Schema.decodeUnknownOption(Schema.Struct({ purpose: Schema.String, env: Environment }))
 const decodeOpen = Schema.decodeUnknownOption(
   Schema.Struct({
     method: Schema.String,
@@ -107,22 +107,36 @@ const evidenceOf = (ending: Required<Ending>, wallMs: number): Evidence => ({
   usage: { cpuMs: ending.cpuMs, peakMemoryBytes: ending.peakMemoryBytes, wallMs }
 })
 
-/** Serves one machine until its scope ends. `run` is the script; `number` is which VM it is. */
+/** What a guest has in its memory and on its disk between tasks. */
+export interface Memory {
+  readonly lanes: Map<string, Semaphore.Semaphore>
+  readonly states: Map<string, Map<string, unknown>>
+  readonly files: FakeFiles.FakeFiles
+  env: Readonly<Record<string, string>>
+  pid: number
+}
+
+export const emptyMemory = (): Memory => ({
+  lanes: new Map(),
+  states: new Map(),
+  files: FakeFiles.make(),
+  env: {},
+  pid: 1000
+})
+
+/** Serves one machine until its scope ends. `run` is the script; `number` is which VM it is; `memory` is what it has. */
 export const serve = Effect.fnUntraced(function* (
   fake: FakeMachine,
   number: number,
   start: Start,
-  run: (task: Task) => Effect.Effect<Reply>
+  run: (task: Task) => Effect.Effect<Reply>,
+  memory: Memory
 ): Effect.fn.Return<void, never, Scope.Scope> {
   const socket = fake.guest
   const fork = yield* FiberMap.runtime(yield* FiberMap.make<number>())()
   const streams = new Map<number, Serving>()
-  const lanes = new Map<string, Semaphore.Semaphore>()
-  const states = new Map<string, Map<string, unknown>>()
-  const files = FakeFiles.make()
-  let env: Readonly<Record<string, string>> = {}
+  const { files, lanes, states } = memory
   let epoch: Buffer = Buffer.alloc(8)
-  let pid = 1000
   let deaf = start.answers === false
 
   const send = (bytes: Uint8Array): void => {
@@ -162,7 +176,7 @@ export const serve = Effect.fnUntraced(function* (
     language: it.open.language ?? null,
     argv: it.open.argv ?? (typeof it.open.shell === "string" ? ["bash", "-c", it.open.shell] : null),
     code: it.open.language === undefined ? (it.open.shell ?? "") : Buffer.concat(it.code).toString("utf8"),
-    env: { ...env, ...it.open.env },
+    env: { ...memory.env, ...it.open.env },
     cwd: it.open.cwd ?? "/home/user",
     user: it.open.user === "root" ? "root" : "user",
     stdin,
@@ -178,7 +192,12 @@ export const serve = Effect.fnUntraced(function* (
     Effect.gen(function* () {
       const state = states.get(lane) ?? new Map<string, unknown>()
       if (it.open.language !== undefined) states.set(lane, state)
-      send(encodeJson(Kind.Note, it.id, { event: "started", pid: it.open.language === undefined ? ++pid : undefined }))
+      send(
+        encodeJson(Kind.Note, it.id, {
+          event: "started",
+          pid: it.open.language === undefined ? ++memory.pid : undefined
+        })
+      )
       const stdin = yield* Queue.unbounded<Uint8Array, Cause.Done>()
       it.feed = (bytes) => void (bytes === null ? Queue.endUnsafe(stdin) : Queue.offerUnsafe(stdin, bytes))
       it.early.splice(0).forEach(it.feed)
@@ -312,7 +331,7 @@ export const serve = Effect.fnUntraced(function* (
     if (frame.kind === Kind.Ping) return send(encode(Kind.Pong, 0, 0, frame.payload))
     if (frame.kind === Kind.Hello) {
       const hello = decodeHello(parse(frame.payload))
-      env = Option.isSome(hello) ? hello.value.env : {}
+      if (Option.isSome(hello) && hello.value.purpose !== "wake") memory.env = hello.value.env
       const acknowledged = {
         clock: true,
         entropy: true,

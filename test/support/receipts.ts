@@ -31,7 +31,7 @@ export const receipt = (changes: Partial<Receipt> = {}): Receipt => ({
   state: "kept",
   output: { stdoutBytes: 3, stderrBytes: 3, truncated: false },
   usage: { cpuMs: 1, peakMemoryBytes: 1024, wallMs: 2 },
-  timing: { queueMs: 0, acquireMs: null, handoverMs: null, executeMs: 2 },
+  timing: { queueMs: 0, acquireMs: null, handoverMs: null, wakeMs: null, executeMs: 2 },
   egress: null,
   egressOmitted: null,
   ports: null,

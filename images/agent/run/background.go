@@ -17,10 +17,21 @@ type background struct {
 	conn *channel.Conn
 
 	mu      sync.Mutex
+	since   uint64 // the first epoch of the host of today
 	epoch   uint64
 	stream  *channel.Stream
 	origin  uint32
 	dropped int64
+}
+
+// greeted begins the time of a host that knows nothing of what ran before.
+func (b *background) greeted() {
+	if b.conn == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.since = b.conn.Epoch()
 }
 
 // sink is where the output of one ended execution goes.
@@ -32,7 +43,7 @@ func (b *background) write(epoch uint64, execution uint32, sub byte, payload []b
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	current := b.conn.Epoch()
-	if epoch != current {
+	if epoch < b.since {
 		execution = elsewhere
 	}
 	if b.stream == nil || b.epoch != current {

@@ -157,6 +157,7 @@ func (r *Runner) Greet(s Session) error {
 	s.generation = r.session.generation + 1
 	r.session = &s
 	r.mu.Unlock()
+	r.background.greeted()
 	if err := r.config.Disk.Reserve(s.DiskBytes); err != nil {
 		return err
 	}

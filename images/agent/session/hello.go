@@ -107,7 +107,9 @@ func parseHello(payload []byte) (*hello, error) {
 	if raw.Protocol != protocol {
 		return nil, fmt.Errorf("protocol %d, not %d", raw.Protocol, protocol)
 	}
-	if raw.Purpose != "build" && raw.Purpose != "session" {
+	switch raw.Purpose {
+	case "build", "rehearsal", "session", "wake":
+	default:
 		return nil, fmt.Errorf("purpose %q", raw.Purpose)
 	}
 	nanoseconds, err := strconv.ParseInt(raw.Clock, 10, 64)

@@ -58,13 +58,25 @@ func (s *Session) Hello(payload []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.build = h.purpose == "build"
 	did := func(what string, err error) bool {
 		if err != nil {
 			boot.Log("%s: %v", what, err)
 		}
 		return err == nil
 	}
+	if h.purpose == "wake" {
+		// It is the machine that it was, and its interpreters go on with the
+		// numbers they had; only time has passed.
+		g := s.greeting()
+		g.Acknowledged = &acknowledged{
+			Entropy: did("entropy", identity.AddEntropy(h.entropy)),
+			Clock:   did("clock", identity.SetClock(h.clock)),
+
+			Hostname: true, MachineID: true, Env: true, Limits: true, Network: true,
+		}
+		return g, nil
+	}
+	s.build = h.purpose == "build"
 	// Entropy first: nothing may run that could still see the template's.
 	ack := acknowledged{
 		Entropy:   did("entropy", identity.AddEntropy(h.entropy)),
@@ -88,7 +100,7 @@ func (s *Session) Hello(payload []byte) (any, error) {
 	if s.served || h.network != nil {
 		s.changes.Start()
 	}
-	s.served = s.served || !s.build
+	s.served = s.served || h.purpose == "session"
 	g := s.greeting()
 	g.Acknowledged = &ack
 	return g, nil

@@ -1,0 +1,366 @@
+/**
+ * A session's VM that need not always be there: while nobody uses the session its machine may be parked, which takes no
+ * memory and no process, and whoever uses it next wakes it. To the session it is one VM all along.
+ *
+ * Use is counted, as in `Idle`. What is being parked and is used meanwhile simply stays; what cannot be parked does, too.
+ */
+import * as Arr from "effect/Array"
+import * as Cause from "effect/Cause"
+import * as Clock from "effect/Clock"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Latch from "effect/Latch"
+import * as Metric from "effect/Metric"
+import * as Scope from "effect/Scope"
+import type * as LateOutput from "../guest/LateOutput.ts"
+import { defaults } from "../Limits.ts"
+import type { SandboxError } from "../SandboxError.ts"
+import * as Telemetry from "../Telemetry.ts"
+import { type Vm, VmLost } from "../Vm.ts"
+import * as Observe from "./Observe.ts"
+
+/** A machine that runs, and what gives back its place on the host once it is dead. */
+export interface Running {
+  readonly vm: Vm
+  readonly leave: Effect.Effect<void>
+}
+
+/** A machine that stands still and is all written down; it runs on when the scope closes, unless it is committed. */
+export interface Prepared {
+  /** Ends the process, and gives the machine that can be woken in its place. */
+  readonly commit: Effect.Effect<Saved>
+}
+
+/** A machine without a process. */
+export interface Saved {
+  readonly bytes: number
+  /** The same machine, running, before its HELLO. */
+  readonly wake: Effect.Effect<Running, SandboxError, Scope.Scope>
+  /** It has run since, and so can never be woken again. */
+  readonly usedUp: () => boolean
+  readonly discard: Effect.Effect<void>
+}
+
+/** Who can park machines. */
+export interface Keeper {
+  readonly prepare: (vm: Vm) => Effect.Effect<Prepared, SandboxError, Scope.Scope>
+}
+
+/** Those who use a session's VM. For the hot path, plain callbacks. */
+export interface Presence {
+  /** A use, until `leave`; false when the VM has to be awaited by `awake`. */
+  readonly enter: () => boolean
+  readonly leave: () => void
+  /** Waits for the VM, and says how long that took, in ms. Fails when it cannot be woken now; the session stays as it is. */
+  readonly awake: Effect.Effect<number, SandboxError>
+}
+
+/** Of a VM that is always there. */
+export const always: Presence = { enter: () => true, leave: () => {}, awake: Effect.succeed(0) }
+
+/** A use for as long as the scope is open. */
+export const using = (presence: Presence): Effect.Effect<void, SandboxError, Scope.Scope> =>
+  Effect.flatMap(
+    Effect.acquireRelease(
+      Effect.sync(() => presence.enter()),
+      () => Effect.sync(() => presence.leave())
+    ),
+    (there) => (there ? Effect.void : Effect.asVoid(presence.awake))
+  )
+
+export interface Parking extends Presence {
+  /** The session's VM, whichever machine that is now. */
+  readonly vm: Vm
+  /** The machine of now; of use only to one who uses the session. */
+  readonly current: () => Vm
+  /** Parks it now; false when it is in use. */
+  readonly park: Effect.Effect<boolean, SandboxError>
+  readonly isParked: () => boolean
+}
+
+export interface Options {
+  readonly keeper: Keeper
+  /** Without it only `park` parks. */
+  readonly afterMs: number | undefined
+  /** Who takes the connections that the guest asks for. */
+  readonly accept: Parameters<Vm["accept"]>[0]
+}
+
+type State =
+  | { readonly _tag: "Awake" }
+  | { readonly _tag: "Parking"; readonly fiber: Fiber.Fiber<boolean, SandboxError> }
+  | { readonly _tag: "Parked"; readonly saved: Saved }
+  | { readonly _tag: "Waking"; readonly fiber: Fiber.Fiber<void, SandboxError> }
+  | { readonly _tag: "Over" }
+
+/** Bytes of late output that are kept from a machine that was parked before anybody read them. */
+const maxKept = 256 * 1024
+
+/** What is told to a guest that is woken; all else it is already. */
+const identity = { hostname: "", env: {}, limits: defaults, network: null }
+
+const counted = (counter: Metric.Counter<number>, result: string): Effect.Effect<void> =>
+  Metric.update(Metric.withAttributes(counter, { result }), 1)
+
+/** How a failure is called in the metrics. */
+const resultOf = <A>(exit: Exit.Exit<A, SandboxError>): string => {
+  if (Exit.isSuccess(exit)) return "done"
+  const error = exit.cause.reasons.find(Cause.isFailReason)?.error
+  if (error === undefined) return "abandoned"
+  return error.reason._tag === "SnapshotFailed" ? error.reason.kind : error.reason._tag
+}
+
+/** A machine is not parked any more. */
+const gone = (saved: Saved): Effect.Effect<void> =>
+  Effect.andThen(saved.discard, Metric.modify(Telemetry.sessionsParked, -1))
+
+/** Begins with a machine that runs; all ends with the scope. */
+export const make = Effect.fnUntraced(function* (
+  first: Running,
+  { accept, afterMs, keeper }: Options
+): Effect.fn.Return<Parking, never, Scope.Scope> {
+  const home = yield* Effect.scope
+  const clock = yield* Clock.Clock
+  const failed = Deferred.makeUnsafe<never, VmLost>()
+  /** Open unless it is parked. */
+  const present = Latch.makeUnsafe(true)
+  let running = first
+  let state: State = { _tag: "Awake" }
+  let uses = 0
+  /** Its process is being ended on purpose, or has been. */
+  let ending = false
+  let quietSince = clock.currentTimeMillisUnsafe()
+  let kept: Array<LateOutput.Late | LateOutput.Dropped> = []
+  let keptBytes = 0
+
+  const over = (error: VmLost): void => {
+    state = { _tag: "Over" }
+    present.openUnsafe()
+    Deferred.doneUnsafe(failed, Effect.fail(error))
+  }
+  /** A machine that ends while it is the session's is the session's end. */
+  const watch = (it: Running): Effect.Effect<unknown> =>
+    Effect.forkIn(
+      Effect.catch(it.vm.failure, (error) =>
+        Effect.sync(() => {
+          if (running === it && !ending) over(error)
+        })
+      ),
+      home,
+      { startImmediately: true }
+    )
+  yield* watch(first)
+
+  /** Takes what a machine that is gone has left unread. */
+  const drain = (vm: Vm): Effect.Effect<void> =>
+    Effect.gen(function* () {
+      for (;;) {
+        const pieces = yield* Effect.catchIf(vm.lateOutput, Cause.isDone, () => Effect.void)
+        if (pieces === undefined) return
+        for (const piece of pieces) {
+          const bytes = piece._tag === "Dropped" ? 0 : piece.bytes.length
+          if (piece._tag !== "Dropped" && keptBytes + bytes <= maxKept) {
+            keptBytes += bytes
+            kept.push(piece)
+            continue
+          }
+          const last = kept.at(-1)
+          const lost = piece._tag === "Dropped" ? piece.bytes : bytes
+          if (last?._tag === "Dropped") kept[kept.length - 1] = { _tag: "Dropped", bytes: last.bytes + lost }
+          else kept.push({ _tag: "Dropped", bytes: lost })
+        }
+      }
+    })
+
+  /** Runs it for the time of the session; it becomes the state first. Interrupting it reaches what it restores. */
+  const begin = <A>(
+    body: (
+      restore: <B, E, R>(effect: Effect.Effect<B, E, R>) => Effect.Effect<B, E, R>
+    ) => Effect.Effect<A, SandboxError>,
+    become: (fiber: Fiber.Fiber<A, SandboxError>) => State
+  ): Effect.Effect<Fiber.Fiber<A, SandboxError>> =>
+    Effect.suspend(() => {
+      const ready = Deferred.makeUnsafe<void>()
+      const whole = Effect.uninterruptibleMask((restore) => Effect.andThen(Deferred.await(ready), body(restore)))
+      return Effect.map(Effect.forkIn(whole, home, { startImmediately: true }), (fiber) => {
+        state = become(fiber)
+        Deferred.doneUnsafe(ready, Effect.void)
+        return fiber
+      })
+    }).pipe(Effect.uninterruptible)
+
+  const isFree = (): boolean => uses === 0 && running.vm.connected() === 0
+
+  const start = begin(
+    Effect.fn("Session.park", { root: true })(function* (restore): Effect.fn.Return<boolean, SandboxError> {
+      const machine = running
+      const exit = yield* Effect.exit(
+        Effect.scoped(
+          Effect.gen(function* () {
+            const prepared = yield* restore(keeper.prepare(machine.vm))
+            // From here on nobody interrupts: whoever is here by now is served by the machine that stays.
+            if (!isFree() || state._tag === "Over") return false
+            ending = true
+            present.closeUnsafe()
+            const saved = yield* prepared.commit
+            state = { _tag: "Parked", saved }
+            yield* drain(machine.vm)
+            yield* machine.leave
+            yield* Observe.annotate({ bytes: saved.bytes })
+            yield* Metric.modify(Telemetry.sessionsParked, 1)
+            return true
+          })
+        )
+      )
+      if (state._tag === "Parking") state = { _tag: "Awake" }
+      yield* counted(Telemetry.parks, Exit.isSuccess(exit) && !exit.value ? "abandoned" : resultOf(exit))
+      return yield* exit
+    }),
+    (fiber) => ({ _tag: "Parking", fiber })
+  )
+
+  const wake = (saved: Saved) =>
+    begin(
+      Effect.fn("Session.wake")(function* (restore): Effect.fn.Return<void, SandboxError> {
+        const scope = yield* Scope.fork(home)
+        const exit = yield* Effect.exit(
+          restore(
+            Effect.gen(function* () {
+              const next = yield* Scope.provide(saved.wake, scope)
+              next.vm.accept(accept)
+              yield* next.vm.handover(identity, "wake")
+              return next
+            })
+          )
+        )
+        yield* counted(Telemetry.wakes, resultOf(exit))
+        if (Exit.isSuccess(exit)) {
+          const next = exit.value
+          running = { vm: next.vm, leave: Effect.andThen(next.leave, Scope.close(scope, Exit.void)) }
+          state = { _tag: "Awake" }
+          ending = false
+          quietSince = clock.currentTimeMillisUnsafe()
+          yield* watch(running)
+          present.openUnsafe()
+          yield* gone(saved)
+          return
+        }
+        yield* Scope.close(scope, exit)
+        const error = exit.cause.reasons.find(Cause.isFailReason)?.error
+        const lost = saved.usedUp() || (error?.reason._tag === "SnapshotFailed" && error.reason.kind === "damaged")
+        if (lost) {
+          over(
+            new VmLost({ problem: `it could not be woken: ${error?.message ?? "it was given up"}`, violation: false })
+          )
+          yield* gone(saved)
+        } else state = { _tag: "Parked", saved }
+        return yield* Effect.asVoid(exit)
+      }, Observe.timed(Telemetry.wakeDuration)),
+      (fiber) => ({ _tag: "Waking", fiber })
+    )
+
+  const wait = (started: number): Effect.Effect<number, SandboxError> =>
+    Effect.suspend(() => {
+      switch (state._tag) {
+        case "Parking":
+          return Effect.andThen(Fiber.interrupt(state.fiber), wait(started))
+        case "Parked":
+          // It goes on for those who come next when this one leaves.
+          return Effect.andThen(Effect.flatMap(wake(state.saved), Fiber.join), wait(started))
+        case "Waking":
+          return Effect.andThen(Fiber.join(state.fiber), wait(started))
+        default:
+          return Effect.sync(() => clock.currentTimeMillisUnsafe() - started)
+      }
+    })
+
+  const lateOutput: Vm["lateOutput"] = Effect.suspend(() => {
+    const [head, ...tail] = kept
+    if (head !== undefined) {
+      kept = []
+      keptBytes = 0
+      return Effect.succeed(Arr.make(head, ...tail))
+    }
+    const { vm } = running
+    return Effect.catchIf(vm.lateOutput, Cause.isDone, () =>
+      // It is parked, or was lost, which is known in a moment.
+      Effect.raceFirst(
+        Effect.andThen(
+          present.await,
+          Effect.suspend(() => (vm === running.vm ? Effect.never : Effect.void))
+        ),
+        Effect.ignore(Deferred.await(failed))
+      ).pipe(Effect.andThen(Effect.suspend(() => (state._tag === "Over" ? Cause.done() : lateOutput))))
+    )
+  })
+
+  const vmOver = new VmLost({ problem: "the VM was closed", violation: false })
+  const destroy: Effect.Effect<void> = Effect.suspend(() => {
+    switch (state._tag) {
+      case "Awake":
+      case "Over":
+        return running.vm.destroy
+      case "Parked": {
+        const { saved } = state
+        over(vmOver)
+        return gone(saved)
+      }
+      case "Parking":
+        return Effect.andThen(Fiber.interrupt(state.fiber), destroy)
+      case "Waking":
+        return Effect.andThen(Fiber.interrupt(state.fiber), destroy)
+    }
+  })
+  yield* Effect.addFinalizer(() => Effect.suspend(() => (state._tag === "Awake" ? Effect.void : destroy)))
+
+  if (afterMs !== undefined) {
+    yield* Effect.gen(function* () {
+      for (let left = afterMs; ;) {
+        yield* Effect.sleep(left)
+        yield* present.await
+        left = uses > 0 ? afterMs : quietSince + afterMs - clock.currentTimeMillisUnsafe()
+        if (left > 0) continue
+        left = afterMs
+        if (state._tag === "Awake" && isFree()) yield* Effect.flatMap(start, Fiber.await)
+      }
+    }).pipe(Effect.forkScoped)
+  }
+
+  return {
+    enter: () => {
+      uses++
+      return state._tag === "Awake"
+    },
+    leave: () => {
+      uses--
+      quietSince = clock.currentTimeMillisUnsafe()
+    },
+    awake: Effect.suspend(() => wait(clock.currentTimeMillisUnsafe())),
+    current: () => running.vm,
+    isParked: () => state._tag === "Parked",
+    park: Effect.gen(function* () {
+      if (state._tag !== "Awake" || !isFree()) return state._tag === "Parked"
+      const fiber = yield* start
+      const exit = yield* Fiber.await(fiber).pipe(Effect.onInterrupt(() => Fiber.interrupt(fiber)))
+      // Somebody came, which is no failure.
+      if (Exit.isFailure(exit) && Cause.hasInterruptsOnly(exit.cause)) return false
+      return yield* exit
+    }),
+    vm: {
+      ...first.vm,
+      parts: undefined,
+      destroy,
+      lateOutput,
+      silence: Effect.suspend(() => running.vm.silence),
+      failure: Deferred.await(failed),
+      open: (message, inputs) =>
+        Effect.suspend(() =>
+          state._tag === "Parked" || state._tag === "Waking"
+            ? Effect.fail(new VmLost({ problem: "its VM is parked", violation: false }))
+            : running.vm.open(message, inputs)
+        )
+    }
+  }
+})
