@@ -54,6 +54,7 @@ extern volatile sig_atomic_t interrupt_state;
 extern char *the_printed_command, *the_current_working_directory, *trap_list[], *dollar_vars[];
 extern time_t shell_start_time;
 extern void *invalid_env;
+extern int exec_builtin(WORD_LIST *), (*this_shell_builtin)(WORD_LIST *);
 
 extern int parse_and_execute(char *, const char *, int);
 extern void jump_to_top_level(int), run_unwind_protects(void), clear_unwind_protect_list(int), reset_parser(void),
@@ -259,6 +260,25 @@ static int deciding(struct child *found) {
   }
   return count;
 }
+
+/* Bash does not ask the hook about what `exec` does not find; but it says so, in words that the builtin `exec` has for nothing else. */
+static int say_formatted(const char *function, FILE *file, int flag, const char *format, va_list arguments) {
+  if (serving && this_shell_builtin == exec_builtin && strcmp(format, "%s: not found") == 0) {
+    va_list name;
+    va_copy(name, arguments);
+    blame(va_arg(name, const char *), "not-found", NULL);
+    va_end(name);
+  }
+  void *libc = dlsym(RTLD_NEXT, function);
+  if (flag < 0) return ((int (*)(FILE *, const char *, va_list))libc)(file, format, arguments);
+  return ((int (*)(FILE *, int, const char *, va_list))libc)(file, flag, format, arguments);
+}
+
+int __vfprintf_chk(FILE *file, int flag, const char *format, va_list arguments) {
+  return say_formatted("__vfprintf_chk", file, flag, format, arguments);
+}
+
+int vfprintf(FILE *file, const char *format, va_list arguments) { return say_formatted("vfprintf", file, -1, format, arguments); }
 
 /* `exit 127` written out: the user's own choice, whatever failed before. */
 static int typed_exit(void) {

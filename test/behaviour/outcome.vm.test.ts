@@ -32,6 +32,11 @@ const kinds: Record<TaskFailure["_tag"], ReadonlyArray<Case>> = {
     ["bash", "set -e; nonsense-command; echo no", "command nonsense-command"],
     ["bash", "set +e; /nowhere/program", "command /nowhere/program"],
     ["bash", "exec /nowhere/program", "command /nowhere/program"],
+    ["bash", "exec nonsense-command --flag", "command nonsense-command"],
+    ["bash", "exec -c -a name nonsense-command 2>/dev/null", "command nonsense-command"],
+    ["bash", "command exec -- nonsense-command", "command nonsense-command"],
+    ["bash", "f() { (builtin exec nonsense-command); }; f", "command nonsense-command"],
+    ["bash", "shopt -s execfail; exec nonsense-command", "command nonsense-command"],
     ["bash", "printf '\\x7fELF garbage' >/tmp/elf; chmod +x /tmp/elf; /tmp/elf", "executable /tmp/elf"],
     [
       "bash",
