@@ -13,8 +13,12 @@
  * User code shares the process and may patch anything in it: every function we use later is bound here first (`primordials` are Node's
  * own copies). Whatever calls user code in disguise (inspecting a value) is part of the execution.
  *
- * `--expose-internals` gives four things that have no public name: the inspector connection, acorn (for static imports), the list of
- * timers, and the switch that lets inspector-evaluated code use `import()`. V8's string hash seed is the same in all clones of a template, and cannot
+ * The code of an execution is, to itself, the file `eval.js` in the directory where it runs: `__filename`, `import.meta`, `require.main`
+ * and `process.argv[1]` agree on that. Listeners of `exit` run when code calls process.exit, once, and are then gone; not at any other
+ * end, because the process goes on with what was left running. `beforeExit` comes when an execution waits for what nothing can settle.
+ *
+ * `--expose-internals` gives what has no public name: the inspector connection, acorn (for module syntax), what makes an `import.meta`,
+ * the list of timers, the start of children, and the switch that lets inspector-evaluated code use `import()`. V8's string hash seed is the same in all clones of a template, and cannot
  * be changed in a running process; it only protects a process from collisions in its own input.
  */
 import { AsyncLocalStorage } from "node:async_hooks"
@@ -33,7 +37,11 @@ process.emitWarning = () => {} // until we are ready: what we use is experimenta
 const load = createRequire(import.meta.url)
 const { internalBinding, primordials } = load("internal/test/binding")
 const acorn = load("internal/deps/acorn/acorn/dist/acorn")
-const { timerListQueue } = load("internal/timers") // of all timers, also those that do not keep the event loop alive
+const { simple: walk } = load("internal/deps/acorn/acorn-walk/dist/walk")
+const { initializeImportMeta } = load("internal/modules/esm/initialize_import_meta")
+const { getOrInitializeCascadedLoader } = load("internal/modules/esm/loader")
+const { timerListQueue, timerListMap, immediateQueue, immediateInfoFields, kRefed } = load("internal/timers")
+const timers = internalBinding("timers")
 const native = { exports: {} }
 process.dlopen(native, new URL("native.node", import.meta.url).pathname)
 const { listen, run, redirect, letGo, write, send, dup, terminate, reseed: reseedOpenSSL } = native.exports
@@ -70,7 +78,14 @@ const {
 } = primordials
 const { readFileSync, writeFileSync, closeSync, ReadStream, mkdirSync, symlinkSync, rmSync } = fs
 const { isPromise, isProxy, isNativeError } = types
-const { env: environment, cwd: currentDirectory, chdir, getActiveResourcesInfo } = process
+const {
+  env: environment,
+  cwd: currentDirectory,
+  chdir,
+  getActiveResourcesInfo,
+  emit: tellAll,
+  removeAllListeners
+} = process
 const bytesOf = Buffer.from
 const { console } = globalThis
 unwrapConsole()
@@ -128,8 +143,11 @@ class Execution {
   saved = null // what its env and cwd replaced
   exitCode = null
   settled = false // the code has come to its end, though its value may be a promise that has not
+  idle = false // listeners of `beforeExit` have been told
+  leaving = false // listeners of `exit` have been told
   exiting = false // process.exit was called
   over = false // the outcome is known
+  concluding = false // it is about to finish
   exception = null
   commands = []
   result = null
@@ -211,7 +229,7 @@ class Parser extends acorn.Parser {
 
 const moduleSyntax = /(?:^|[;{}\n]|\*\/)[ \t]*(?:import\s*[\w$"'{*]|export[\s{*])|import\s*\.\s*meta/
 
-/** Static imports and exports, which a script cannot have, become what does the same in one. Lines stay lines. */
+/** Static imports and exports and `import.meta`, which a script cannot have, become what does the same in one. Lines stay lines. */
 function rewriteModuleSyntax(code) {
   if (RegExpPrototypeExec(moduleSyntax, code) === null) return code
   let program
@@ -226,6 +244,13 @@ function rewriteModuleSyntax(code) {
   } catch {
     return code // V8 says what is wrong, in its own words
   }
+  walk(program, {
+    MetaProperty(node) {
+      if (node.meta.name !== "import") return
+      const rest = code.slice(node.start + importMeta.length, node.end).replace(/[^\n]/g, " ")
+      code = code.slice(0, node.start) + giveImportMeta() + rest + code.slice(node.end)
+    }
+  })
   let output = ""
   let end = 0
   for (const node of program.body) {
@@ -487,6 +512,35 @@ function printFor(execution, fd, text) {
   write(outputOf(execution, fd), bytesOf(text))
 }
 
+/** What an older execution's callback starts with our output gets that execution's. `at`: which argument says what it gets. */
+function sendChildrenHome(binding, at) {
+  const { spawn } = binding
+  binding.spawn = function (...given) {
+    const execution = storage.getStore()
+    if (execution !== undefined && execution !== owner) {
+      const it = given[at]
+      given[at] = ArrayIsArray(it) ? homeward(execution, it) : { ...it, stdio: homeward(execution, it.stdio) }
+    }
+    return ReflectApply(spawn, this, given)
+  }
+}
+
+function homeward(execution, stdio) {
+  const copy = []
+  for (let i = 0; i < stdio.length; i++) {
+    let entry = stdio[i]
+    if ((entry.type === "inherit" || entry.type === "fd") && (entry.fd === 1 || entry.fd === 2)) {
+      const fd = outputOf(execution, entry.fd)
+      entry = fd < 0 ? { type: "ignore" } : { type: "fd", fd }
+    }
+    ArrayPrototypePush(copy, entry)
+  }
+  return copy
+}
+
+sendChildrenHome(internalBinding("process_wrap").Process.prototype, 4)
+sendChildrenHome(internalBinding("spawn_sync"), 0)
+
 /** Gives a stream over descriptor 1 or 2 our way of writing. Synchronous, as Node's own is for files. */
 function prepareOutput(stream, fd) {
   ObjectDefineProperty(stream, "_write", {
@@ -624,11 +678,24 @@ Script.prototype.runInNewContext = function (object, options) {
 let requirePath = ""
 let requireGiven
 
+const importMeta = "import_meta" // as long as what it stands for
+let metaPath = ""
+
+/** The `import.meta` of the running execution, by a name that is hidden. */
+function giveImportMeta() {
+  if (metaPath !== requirePath) {
+    metaPath = requirePath
+    const context = { url: pathToFileURL(metaPath).href, isMain: true }
+    define(importMeta, initializeImportMeta({ __proto__: null }, context, getOrInitializeCascadedLoader()))
+  }
+  return importMeta
+}
+
 /** `require`, `module`, `exports`, as `node -e` has them, for the directory the code runs in. */
 function giveRequire() {
   let path
   try {
-    path = join(currentDirectory(), "[eval]")
+    path = join(currentDirectory(), "eval.js")
   } catch {
     return // the directory was removed
   }
@@ -637,9 +704,13 @@ function giveRequire() {
   requirePath = path
   requireGiven = createRequire(path)
   requireGiven.main = mainModule
+  if (mainModule.filename === null || process.argv[1] === mainModule.filename) process.argv[1] = path
   mainModule.filename = path
-  mainModule.paths = Module._nodeModulePaths(currentDirectory())
+  mainModule.path = currentDirectory()
+  mainModule.paths = Module._nodeModulePaths(mainModule.path)
   if (replace) define("require", requireGiven)
+  define("__filename", path)
+  define("__dirname", mainModule.path)
 }
 
 const mainModule = new Module("[eval]")
@@ -775,6 +846,7 @@ function fail(execution, error) {
 }
 
 function conclude(execution) {
+  execution.concluding = true
   setImmediate(finish, execution)
 }
 
@@ -784,6 +856,7 @@ function finish(execution) {
   current = null
   execution.over = true
   removeSettings(execution)
+  if (execution.leaving) ReflectApply(removeAllListeners, process, ["exit"])
   const { commands, exception, result } = execution
   const exitCode = (execution.exitCode ?? process.exitCode ?? 0) & 255
   process.exitCode = undefined
@@ -801,7 +874,31 @@ function finish(execution) {
 
 /** Called after the synchronous part of an execution, and after `terminate`. */
 function settle() {
+  if (terminated) recount()
   if (current?.exiting) finish(current)
+  else if (terminated && current?.concluding) conclude(current)
+  terminated = false
+}
+
+let terminated = false
+
+/** V8 stops code wherever it is, within Node's own loops over timers and immediates too, which leaves what is gone in their counts. */
+function recount() {
+  let refs = 0
+  each(timerListMap, (_, list) => {
+    for (let timer = list._idleNext; timer !== list; timer = timer._idleNext) if (timer[kRefed]) refs++
+  })
+  timers.timeoutInfo[0] = refs
+  timers.toggleTimerRef(refs > 0)
+  const { immediateInfo } = timers
+  const { kCount, kRefCount, kHasOutstanding } = immediateInfoFields
+  if (immediateInfo[kHasOutstanding] !== 0) return
+  immediateInfo[kCount] = immediateInfo[kRefCount] = 0
+  for (let it = immediateQueue.head; it !== null; it = it._idleNext) {
+    immediateInfo[kCount]++
+    if (it[kRefed]) immediateInfo[kRefCount]++
+  }
+  timers.toggleImmediateRef(immediateInfo[kRefCount] > 0)
 }
 
 /** SIGINT during an execution: it ends here. Code that still waits for something stays what it is, a callback that may come later. */
@@ -811,6 +908,7 @@ function interrupt() {
   execution.over = true
   execution.exitCode = 130
   execution.exception = execution.result = null
+  recount()
   finish(execution)
 }
 
@@ -823,15 +921,24 @@ function setExitCode(code, caller) {
   }
 }
 
+/** As Node does before it exits; what a listener throws is the caller's. */
+function tellListeners(execution) {
+  if (execution.leaving) return
+  execution.leaving = true
+  process.emit("exit", process.exitCode ?? 0)
+}
+
 process.exit = function exit(code) {
   if (arguments.length > 0) setExitCode(code, exit)
   const execution = storage.getStore() ?? current
   if (execution !== null && execution === current) {
+    tellListeners(execution)
     execution.exiting = execution.over = true
     execution.exitCode = process.exitCode ?? 0
   } else {
     process.exitCode = undefined // a left-over callback of an older execution: it ends, nothing else does
   }
+  terminated = true
   terminate()
   for (;;); // V8 stops us here
 }
@@ -840,7 +947,7 @@ process.exit = function exit(code) {
 function onIdle() {
   const execution = current
   // process.exit in a callback: what was stopped may have been the last thing that kept the loop going.
-  if (execution?.exiting) return finish(execution)
+  if (execution?.exiting) return settle()
   if (execution === null || execution.over) return
   execution.over = true
   if (!execution.settled) {
@@ -849,6 +956,26 @@ function onIdle() {
   }
   finish(execution)
 }
+
+/** Node says by this event that the event loop has nothing left. Listeners are told once an execution: they may have given it more. */
+ObjectDefineProperty(process, "emit", {
+  __proto__: null,
+  configurable: true,
+  writable: true,
+  value: function emit(type) {
+    if (type !== "beforeExit" || current === null) return ReflectApply(tellAll, this, arguments)
+    storage.enterWith(current)
+    if (!current.idle) {
+      current.idle = true
+      setImmediate(onIdleAgain) // a turn for what they may have settled
+      return ReflectApply(tellAll, this, arguments)
+    }
+    onIdle()
+    return false
+  }
+})
+
+function onIdleAgain() {}
 
 /** An exception that nothing caught, or a rejection that nothing handled. Node's own handling goes first: the user may have a listener. */
 const onFatalException = process._fatalException
@@ -928,7 +1055,9 @@ await warm()
 finished = ({ number }, evidence) => send(`done ${number}${evidence && " "}${evidence}\n`)
 texts.clear()
 process.emitWarning = emitWarning
-process.on("beforeExit", onIdle)
 const { async_hook_fields, constants } = internalBinding("async_wrap")
 listen(home, prepare, settle, interrupt, connection, connection.dispatch, async_hook_fields, constants.kStackLength)
 send("ready\n")
+
+// How stack traces call this file, which Node hides like its own.
+//# sourceURL=node:internal/execution

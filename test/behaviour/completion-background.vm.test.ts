@@ -165,6 +165,17 @@ const timer = setInterval(() => {
 console.log('start')`
     ],
     [
+      "children of a timer",
+      "javascript",
+      `const { execSync: run, spawn: start } = require('child_process')
+const watch = setInterval(() => {
+  if (!fs.existsSync('/home/user/go')) return
+  clearInterval(watch); run('printf la; printf oo >&2', { stdio: 'inherit' }); run('printf p >&2')
+  start('sh', ['-c', 'echo te; echo s >&2'], { stdio: ['ignore', process.stdout, 'inherit'] }).on('exit', () => fs.writeFileSync('/home/user/done', ''))
+}, 20)
+console.log('start')`
+    ],
+    [
       "a promise",
       "javascript",
       `const { access, writeFile } = require('fs/promises')

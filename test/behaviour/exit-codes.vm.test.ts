@@ -1,9 +1,11 @@
 /** Row 9 of the behaviour: exit codes are true. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import * as Stream from "effect/Stream"
 import type { Language } from "../../src/Execution.ts"
 import { Sandbox } from "../../src/Sandbox.ts"
-import { ended, fresh } from "../support/executions.ts"
+import { ended, executing, fresh, session } from "../support/executions.ts"
 
 type Case = readonly [code: string, exitCode: number, stderr?: string]
 const codes: ReadonlyArray<readonly [Language, ReadonlyArray<Case>]> = [
@@ -128,6 +130,58 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("exi
         }).pipe(Effect.scoped)
       )
     }
+
+    it.effect(
+      "javascript: `exit` is heard when code exits, once, and `beforeExit` when nothing is left to wait for",
+      () =>
+        Effect.gen(function* () {
+          const it = yield* session()
+          const exec = executing(it)
+          const bye = "process.on('exit', (code) => console.log('bye', code, process.exitCode))"
+          const cases: ReadonlyArray<readonly [string, number, string]> = [
+            [`${bye}; 0`, 0, ""],
+            ["process.exit(3)", 3, "bye 3 3\n"],
+            ["process.exit(3)", 3, ""],
+            [`${bye}; setTimeout(() => process.exit(), 5); await new Promise(() => {})`, 0, "bye 0 undefined\n"],
+            ["await new Promise((r) => setTimeout(r, 5)); console.log('timers go on')", 0, "timers go on\n"],
+            ["for (let i = 4; i < 7; i++) setImmediate(() => process.exit(i)); await new Promise(() => {})", 4, ""],
+            ["await new Promise((r) => setImmediate(r)); console.log('immediates too')", 0, "immediates too\n"],
+            ["process.on('exit', () => { process.exitCode = 5 }); process.exit(3)", 5, ""],
+            ["process.on('exit', () => process.exit(9)); process.exit(0)", 9, ""],
+            [
+              "process.on('exit', () => { throw new Error('no') }); try { process.exit(0) } catch (e) { console.log(e.message) }",
+              0,
+              "no\n"
+            ],
+            ["process.on('exit', () => { throw new Error('no') }); process.exit(0)", 1, ""],
+            ["throw (process.once('exit', () => console.log('not for an exception')), 1)", 1, ""],
+            ["process.removeAllListeners(); await new Promise(() => {})", 13, ""],
+            [
+              "process.on('beforeExit', (code) => console.log('idle', code)); await new Promise(() => {})",
+              13,
+              "idle 0\n"
+            ],
+            [
+              "process.removeAllListeners('beforeExit'); await new Promise((r) => process.once('beforeExit', () => setTimeout(r, 5))); console.log('woken')",
+              0,
+              "woken\n"
+            ],
+            [
+              "process.on('exit', () => console.log('never')); process.on('beforeExit', () => console.log('never')); 0",
+              0,
+              ""
+            ]
+          ]
+          for (const [code, exitCode, expected] of cases) {
+            const { receipt, stdout } = yield* ended(exec("javascript", code))
+            assert.deepStrictEqual([receipt.exitCode, stdout, receipt.state], [exitCode, expected, "kept"], code)
+          }
+          // The end of the session is the end of the machine: nothing is run for it.
+          const late = yield* Effect.forkChild(Stream.runCollect(it.output), { startImmediately: true })
+          yield* it.close
+          assert.deepStrictEqual([...(yield* Fiber.join(late))], [])
+        }).pipe(Effect.scoped)
+    )
 
     it.effect("signals: 128 + n and the name; an exit that bypasses the interpreter keeps its code", () =>
       Effect.gen(function* () {

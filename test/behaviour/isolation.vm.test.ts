@@ -22,6 +22,9 @@ const check: Record<Language, readonly [string, string]> = {
 
 const show = (what: string) => `console.log(JSON.stringify(${what}))`
 
+/** What the names of the running file are, in a directory. */
+const here = (at: string) => `${at}/eval.js ${at} ${at}/eval.js ${at} file://${at}/eval.js true ${at}/eval.js\n`
+
 layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("isolation", (it) => {
   describe("2: nothing of ours is seen", () => {
     it.effect("python: names, arguments, modules, descriptors, threads and stack depth are those of `python3 -c`", () =>
@@ -47,7 +50,7 @@ print(sys.stdout.name, sys.stdout.encoding, sys.stdin.name, sys.stderr.name, sys
       }).pipe(Effect.scoped)
     )
 
-    it.effect("javascript: globals, arguments and modules are those of `node -e`", () =>
+    it.effect("javascript: globals and modules are those of `node -e`, as in a file of the directory it runs in", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         const plain = (yield* stdout(
@@ -59,10 +62,49 @@ print(sys.stdout.name, sys.stdout.encoding, sys.stdin.name, sys.stderr.name, sys
             "javascript",
             `console.log(process.argv, process.execArgv, require.main === module, module.id, this === globalThis)
 console.log(require('module').builtinModules.filter((m) => m.includes('internal')), Object.keys(process.env).filter((k) => /SANDBOX|NODE/.test(k)))
-console.log(process.listenerCount('SIGINT'), process.listenerCount('exit'), console.log.name, Math.random.name, String(process.exit).length > 0)`
+console.log(process.listenerCount('SIGINT'), process.listenerCount('exit'), process.listenerCount('beforeExit'), console.log.name, Math.random.name, String(process.exit).length > 0)`
           )
         )
-        assert.strictEqual(out, "[ '/usr/bin/node' ] [] true [eval] true\n[] []\n0 0 log random true\n")
+        assert.strictEqual(
+          out,
+          "[ '/usr/bin/node', '/home/user/eval.js' ] [] true [eval] true\n[] []\n0 0 0 log random true\n"
+        )
+        const names =
+          "__filename, __dirname, import.meta.filename, import.meta.dirname, import.meta.url, import.meta.main, process.argv[1]"
+        assert.strictEqual(yield* stdout(exec("javascript", `console.log(${names})`)), here("/home/user"))
+        assert.strictEqual(
+          yield* stdout(exec("typescript", `console.log(${names} as string)`, { cwd: "/tmp" })),
+          here("/tmp")
+        )
+        const idioms: ReadonlyArray<readonly [string, string]> = [
+          [
+            "if (require.main === module) console.log(require.main.filename, module.path)",
+            "/home/user/eval.js /home/user\n"
+          ],
+          ["if (import.meta.url === `file://${process.argv[1]}`) console.log('main')", "main\n"],
+          [
+            "import { pathToFileURL } from 'node:url'\nif (import.meta.url === pathToFileURL(process.argv[1]).href) console.log('main')",
+            "main\n"
+          ],
+          [
+            "import { createRequire } from 'node:module'; import { dirname } from 'node:path'; import { fileURLToPath } from 'node:url'\nconst require = createRequire(import.meta.url); const __filename = fileURLToPath(import.meta.url); const __dirname = dirname(__filename)\nconsole.log(__dirname, require('node:os').EOL === '\\n')",
+            "/home/user true\n"
+          ],
+          [
+            "console.log(import.meta.resolve('./x.mjs'), import.meta.resolve('node:fs'), 'import.meta', typeof import . meta)",
+            "file:///home/user/x.mjs node:fs import.meta object\n"
+          ],
+          [
+            "export const at = () => import.meta.filename; console.log(at(), Object.keys(import.meta).length)",
+            "/home/user/eval.js 5\n"
+          ],
+          [
+            "console.log(process.argv.slice(2), Object.keys(globalThis).some((key) => /meta|__/.test(key)))",
+            "[] false\n"
+          ]
+        ]
+        for (const [code, expected] of idioms)
+          assert.strictEqual(yield* stdout(exec("javascript", code)), expected, code)
         const frames = yield* stdout(exec("javascript", "console.log(new Error('x').stack)"))
         assert.match(frames, /^Error: x\n {4}at <exec-\d+>:1:13\n$/)
       }).pipe(Effect.scoped)
