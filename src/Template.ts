@@ -25,11 +25,12 @@ import { Image } from "./Image.ts"
 import { withLock } from "./internal/Lock.ts"
 import * as PackageInstall from "./internal/PackageInstall.ts"
 import { copySparse } from "./internal/copySparse.ts"
+import { decodeInput } from "./internal/decodeInput.ts"
 import * as Observe from "./internal/Observe.ts"
 import { report } from "./internal/Progress.ts"
 import * as TemplateStore from "./internal/TemplateStore.ts"
 import { sweep } from "./internal/Temporary.ts"
-import { type PackageError, type Packages, parsed, Policy, refused } from "./Packages.ts"
+import { type PackageError, Packages, parsed, Policy, refused } from "./Packages.ts"
 import { commandLine, kernelCommandLine } from "./qemu/CommandLine.ts"
 import type { StartPath } from "./Receipt.ts"
 import { type BootFailed, fail, type SandboxError, TemplateUnusable } from "./SandboxError.ts"
@@ -112,6 +113,8 @@ export const machineKey = (arch: Vm.ImageFiles["arch"], { memoryMiB, qemu }: Vm.
     .digest("hex")
     .slice(0, 32)
 }
+
+const decodePackages = decodeInput(Packages, "packages")
 
 const unusable = (key: string, problem: string, cause?: unknown): SandboxError =>
   fail(new TemplateUnusable({ key, problem, ...(cause === undefined ? {} : { cause }) }))
@@ -333,7 +336,7 @@ export class Template extends Context.Service<
       return {
         clone,
         warm: Effect.fn("Template.warm")(function* (memoryLimitMiB, packages) {
-          const target = yield* targetFor(memoryLimitMiB, packages)
+          const target = yield* targetFor(memoryLimitMiB, yield* decodePackages(packages ?? {}))
           yield* ensure(target)
           const entry = store.list().find((it) => it.key === target.key)
           return entry ?? (yield* unusable(target.key, "it was removed"))

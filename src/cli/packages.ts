@@ -27,6 +27,13 @@ export const packages = Flag.String("package").pipe(
   })
 )
 
+/** `--floating`. */
+export const floating = Flag.Boolean("floating").pipe(
+  Flag.withoutNegation,
+  Flag.withDescription("Let --package name no exact version: python:pandas, python:pandas>=2, javascript:lodash@^4"),
+  Flag.withDefault(false)
+)
+
 /** How a command ends that only makes a template. */
 export const ending = (error: PackageError): Leave =>
   new Leave({ code: { Refused: 126, NotFound: 127, Conflict: 2 }[error.reason._tag], why: error.message })

@@ -14,7 +14,7 @@ import * as flags from "../flags.ts"
 import { readCode, readStdin } from "../input.ts"
 import { ofFailure, ofResult } from "../json.ts"
 import { printJson, write } from "../output.ts"
-import { packages } from "../packages.ts"
+import { floating, packages } from "../packages.ts"
 import { type Drawer, withProgress } from "../progress.ts"
 import { type Problem, sourceOf } from "../source.ts"
 import { traced } from "../trace.ts"
@@ -69,6 +69,7 @@ export const run = Command.make(
     ),
     expose,
     package: packages,
+    floating,
     upload: transfer.upload,
     download: transfer.download,
     changes: Flag.Boolean("changes").pipe(
@@ -86,7 +87,7 @@ export const run = Command.make(
   },
   Effect.fn("cli.run")(function* (given) {
     const { allow, changes, code, download, env, expose, file, json, language, memory, network, quiet, stdin } = given
-    const { package: wanted, time, trace, upload } = given
+    const { floating, package: wanted, time, trace, upload } = given
     const source = sourceOf(Option.getOrUndefined(code), Option.getOrUndefined(file), Option.getOrUndefined(language))
     if (source._tag === "Problem") return yield* usage(source)
     if (changes && !json) return yield* usage({ message: "--changes needs --json", missing: false })
@@ -109,7 +110,7 @@ export const run = Command.make(
           }
         }
         yield* drawer.clear
-        const options = { network: flags.policyOf(network, allow), packages: wanted }
+        const options = { network: flags.policyOf(network, allow), packages: { ...wanted, floating } }
         const alone = json ? asJson(Sandbox.run(request, options)) : live(Sandbox.stream(request, options), drawer)
         const inSession = Effect.gen(function* () {
           const session = yield* Sandbox.session({ ...options, limits: request.limits ?? {} })

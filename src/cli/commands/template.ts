@@ -9,7 +9,7 @@ import { type Entry, Template } from "../../Template.ts"
 import { Leave } from "../ending.ts"
 import * as flags from "../flags.ts"
 import { print, printJson, size, table } from "../output.ts"
-import { ending, packages } from "../packages.ts"
+import { ending, floating, packages } from "../packages.ts"
 import { withProgress } from "../progress.ts"
 import { layer } from "../services.ts"
 
@@ -30,13 +30,13 @@ const list = Command.make("list", { json: flags.json }, ({ json }) =>
   })
 ).pipe(Command.withDescription("List the templates, the one used last first"))
 
-const warmFlags = { memory: flags.memory, package: packages, quiet: flags.quiet }
+const warmFlags = { memory: flags.memory, package: packages, floating, quiet: flags.quiet }
 
-const warm = Command.make("warm", warmFlags, ({ memory, package: wanted, quiet }) =>
+const warm = Command.make("warm", warmFlags, ({ floating, memory, package: wanted, quiet }) =>
   Effect.gen(function* () {
     const template = yield* Template
     const limit = Option.getOrElse(memory, () => defaults.memoryMiB)
-    const entry = yield* withProgress(quiet, () => template.warm(limit, wanted)).pipe(
+    const entry = yield* withProgress(quiet, () => template.warm(limit, { ...wanted, floating })).pipe(
       Effect.catchTag("PackageError", (error) => Effect.fail(ending(error)))
     )
     yield* print(table([row(entry)]))
