@@ -36,6 +36,8 @@ const moduleNames = Schema.Array(
  *
  * - `python`: `name==version`, extras allowed (`"uvicorn[standard]==0.34.0"`). Only wheels are installed: nothing is built.
  * - `javascript`: `name@version`, scopes allowed (`"@types/node@24.0.0"`). No package's scripts are run.
+ * - `debian` cannot be had, and says so: the image is made of Debian packages, but has neither apt nor dpkg, because none of
+ *   their scripts were run.
  * - `floating`: also allows specs without an exact version (`"pandas"`, `"pandas>=2,<3"`, `"lodash@^4"`). They mean what the
  *   registry had when the template was made, until it is pruned.
  * - `imports`: modules that are imported before the template is sealed, so that they are there at once later; what cannot be
@@ -49,6 +51,12 @@ const moduleNames = Schema.Array(
 export const Packages = Schema.Struct({
   python: Schema.optionalKey(specs),
   javascript: Schema.optionalKey(specs),
+  debian: Schema.optionalKey(
+    Schema.Never.annotate({
+      message:
+        "Debian packages cannot be added: the image has neither apt nor dpkg; images/packages.txt says what is in it"
+    })
+  ),
   floating: Schema.optionalKey(Schema.Boolean),
   imports: Schema.optionalKey(
     Schema.Struct({ python: Schema.optionalKey(moduleNames), javascript: Schema.optionalKey(moduleNames) })

@@ -71,6 +71,7 @@ describe("Packages", () => {
       const many = Array.from({ length: 101 }, (_, n) => `p${n}==1`)
       assert.match(yield* problem({ python: many }), /at most 100 packages/)
       assert.match(yield* problem({ ruby: ["rails"] }), /invalid ruby/)
+      assert.match(yield* problem({ debian: ["jq"] }), /Debian packages cannot be added: the image has neither apt/)
     })
   )
 

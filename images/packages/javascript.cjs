@@ -24,8 +24,11 @@ const ours = new Set(["ENOSPC", "EACCES", "EPERM", "EROFS", "ENOMEM", "EMFILE"])
 /** What the registry itself says of each package: npm does not say in so many words which one it did not find. */
 const lookUp = async (problem) => {
   const configured = spawnSync("npm", ["config", "get", "registry"], { encoding: "utf8" }).stdout.trim()
-  const registry = configured.replace(/\/*$/, "/")
   for (const { name, spec } of order.packages) {
+    const scope = name.startsWith("@")
+      ? process.env[`npm_config_${name.slice(0, name.indexOf("/"))}:registry`]
+      : undefined
+    const registry = (scope ?? configured).replace(/\/*$/, "/")
     let page
     try {
       page = await fetch(registry + name.replace("/", "%2f"), { signal: AbortSignal.timeout(30_000) })

@@ -97,7 +97,7 @@ export const make = Effect.fnUntraced(function* (first: NetworkPolicy): Effect.f
   /** Learns where the registries of a policy keep their files; what it finds is granted from then on. */
   let learn: Effect.Effect<void> = Effect.void
   const registriesOf = (policy: NetworkPolicy): Registries =>
-    policy._tag === "Packages" ? find(policy.ecosystems) : { indexes: [], env: {} }
+    policy._tag === "Packages" ? find(policy.ecosystems) : { indexes: [], env: {}, withheld: [] }
   const hold = (policy: NetworkPolicy): void => {
     const registries = registriesOf(policy)
     const indexes = registries.indexes.map(({ url }) => hostPort(url))

@@ -15,6 +15,7 @@ import * as path from "node:path"
 import * as tls from "node:tls"
 import type { Ecosystem } from "../NetworkPolicy.ts"
 import { authorities } from "./Authorities.ts"
+import { inNpm, inPip } from "./Credentials.ts"
 
 /** An index: where it is, and a page of it that tells where its files are. */
 export interface Index {
@@ -26,6 +27,8 @@ export interface Registries {
   readonly indexes: ReadonlyArray<Index>
   /** What tells a guest's tools the same; empty where they need not be told. */
   readonly env: Readonly<Record<string, string>>
+  /** `HOST:PORT` of those that this host has credentials for. A guest gets none of them. */
+  readonly withheld: ReadonlyArray<string>
 }
 
 type Env = { readonly [name: string]: string | undefined }
@@ -110,10 +113,17 @@ const uvIndexes = (text: string): { readonly index: string | undefined; readonly
   }
 }
 
-const python = (
-  env: Env,
-  home: string
-): { readonly index: string | undefined; readonly extra: ReadonlyArray<string> } => {
+/** What one ecosystem's tools are told. */
+interface Told {
+  readonly index: string | undefined
+  readonly extra: ReadonlyArray<string>
+  /** npm's setting for each scope that has a registry of its own. */
+  readonly scoped: ReadonlyMap<string, string>
+  /** Whether this host has credentials for it. */
+  readonly secret: (url: URL) => boolean
+}
+
+const python = (env: Env, home: string): Told => {
   const configured = merged(pipFiles(env, home), ["global", "install", "download"])
   const config = first(env["XDG_CONFIG_HOME"]) ?? path.join(home, ".config")
   const uvFile = first(env["UV_CONFIG_FILE"]) ?? path.join(config, "uv", "uv.toml")
@@ -125,10 +135,11 @@ const python = (
     ...words(first(env["UV_INDEX"], env["UV_EXTRA_INDEX_URL"])).map((it) => it.replace(/^[\w-]+=/, "")),
     ...uv.extra
   ]
-  return { index, extra: [...new Set(extra)] }
+  const netrc = readFile(first(env["NETRC"]) ?? path.join(home, ".netrc"))
+  return { index, extra: [...new Set(extra)], scoped: new Map<string, string>(), secret: inPip(netrc) }
 }
 
-const javascript = (env: Env, home: string) => {
+const javascript = (env: Env, home: string): Told => {
   const setting = (name: string) => first(env[`npm_config_${name}`], env[`NPM_CONFIG_${name.toUpperCase()}`])
   const prefix = first(setting("prefix"), env["PREFIX"]) ?? path.dirname(path.dirname(process.execPath))
   const files = [
@@ -137,8 +148,17 @@ const javascript = (env: Env, home: string) => {
     path.join(process.cwd(), ".npmrc")
   ]
   const configured = merged(files, [""])
-  const scoped = [...configured].filter(([name]) => /^@[^:]+:registry$/.test(name)).map(([, url]) => url)
-  return { index: first(setting("registry"), configured.get("registry")), extra: scoped }
+  const scoped = new Map([...configured].filter(([name]) => /^@[^:]+:registry$/.test(name)))
+  for (const [name, url = ""] of Object.entries(env)) {
+    const scope = /^npm_config_(@[^:]+:registry)$/i.exec(name)?.[1]
+    if (scope !== undefined && url !== "") scoped.set(scope, url)
+  }
+  return {
+    index: first(setting("registry"), configured.get("registry")),
+    extra: [...scoped.values()],
+    scoped,
+    secret: inNpm(configured.keys(), env)
+  }
 }
 
 /** Names of this host in a URL, which mean the guest itself inside a guest. */
@@ -174,22 +194,32 @@ export const configured = (
 ): Registries => {
   const indexes: Array<Index> = []
   const told: Record<string, string> = {}
+  const withheld = new Set<string>()
   for (const ecosystem of new Set(ecosystems)) {
-    const { extra, index } = ecosystem === "python" ? python(env, home) : javascript(env, home)
+    const { extra, index, scoped, secret } = ecosystem === "python" ? python(env, home) : javascript(env, home)
     const main = parse(index ?? "")
     const others = extra.map(parse).filter(isUrl)
     // A page of each index that there is in all of them, and says where files are.
     const page = ecosystem === "python" ? "pip/" : "npm/latest"
-    for (const url of [main ?? new URL(defaults[ecosystem]), ...others]) indexes.push({ url, page: below(url, page) })
+    for (const url of [main ?? new URL(defaults[ecosystem]), ...others]) {
+      indexes.push({ url, page: below(url, page) })
+      if (secret(url)) withheld.add(hostPort(url))
+    }
     if (ecosystem === "python") {
       if (main !== undefined) Object.assign(told, { PIP_INDEX_URL: forGuest(main), UV_DEFAULT_INDEX: forGuest(main) })
       if (others.length > 0) {
         const list = others.map(forGuest).join(" ")
         Object.assign(told, { PIP_EXTRA_INDEX_URL: list, UV_INDEX: list })
       }
-    } else if (main !== undefined) told["NPM_CONFIG_REGISTRY"] = forGuest(main)
+    } else {
+      if (main !== undefined) told["NPM_CONFIG_REGISTRY"] = forGuest(main)
+      for (const [name, text] of scoped) {
+        const url = parse(text)
+        if (url !== undefined) told[`npm_config_${name}`] = forGuest(url)
+      }
+    }
   }
-  return { indexes, env: told }
+  return { indexes, env: told, withheld: [...withheld] }
 }
 
 /** A project's page (PEP 691). */

@@ -14,9 +14,10 @@ import { Sub } from "../guest/Frame.ts"
 import { Evidence, type ExecOpen, type SpawnOpen } from "../guest/Protocol.ts"
 import { Ecosystem, type Lock, PackageError, type Packages, parsed, type Resolved } from "../Packages.ts"
 import { BootFailed, fail, PackagesUnavailable, type SandboxError } from "../SandboxError.ts"
-import type { Vm, VmLost } from "../Vm.ts"
+import type { VmLost } from "../Vm.ts"
 import { imagesDirectory } from "./ImageRecipe.ts"
 import type { Input } from "../guest/Channel.ts"
+import type { Installer } from "./PackageNetwork.ts"
 import * as PackageNetwork from "./PackageNetwork.ts"
 import { report } from "./Progress.ts"
 
@@ -86,7 +87,7 @@ const lost = (error: VmLost): Effect.Effect<never, SandboxError> => Effect.fail(
 
 /** Runs something to its end: what it wrote to stdout, the end of its stderr, and the evidence. */
 const follow = Effect.fnUntraced(function* (
-  vm: Vm,
+  vm: Installer,
   open: SpawnOpen | ExecOpen,
   inputs: ReadonlyArray<Input>
 ): Effect.fn.Return<{ readonly out: string; readonly said: string; readonly evidence: Evidence }, SandboxError> {
@@ -125,7 +126,7 @@ const follow = Effect.fnUntraced(function* (
 })
 
 /** Runs a program of the guest to its end. */
-const spawn = (vm: Vm, argv: ReadonlyArray<string>, user: SpawnOpen["user"]) =>
+const spawn = (vm: Installer, argv: ReadonlyArray<string>, user: SpawnOpen["user"]) =>
   follow(
     vm,
     {
@@ -151,18 +152,20 @@ const spawn = (vm: Vm, argv: ReadonlyArray<string>, user: SpawnOpen["user"]) =>
 
 /** Has one ecosystem's tool install what is asked for. */
 const installAll = Effect.fnUntraced(function* (
-  vm: Vm,
+  vm: Installer,
   ecosystem: Ecosystem,
   packages: ReadonlyArray<{ readonly name: string; readonly spec: string }>,
   program: string
 ): Effect.fn.Return<Installed, SandboxError | PackageError> {
   const { argv, user } = tools[ecosystem]
+  const withheld = yield* PackageNetwork.withheld([ecosystem])
+  const specOf = (name: string): string => packages.find((it) => it.name === name)?.spec ?? order.specs.join(" ")
   const order = { packages, specs: packages.map(({ spec }) => spec), names: packages.map(({ name }) => name) }
   const run = spawn(vm, [...argv, program, JSON.stringify(order)], user)
   const attempt = Effect.gen(function* () {
     const { evidence, out, said } = yield* run
     const answer = Option.getOrUndefined(decodeAnswer(out))
-    if (answer?.status === "registry") return yield* unavailable(ecosystem, answer.problem)
+    if (answer?.status === "registry") return yield* unavailable(ecosystem, answer.problem, withheld)
     if (answer !== undefined) return answer
     const limit = evidence.limits[0]?.limit
     const why = limit === undefined ? `ended with ${evidence.exitCode ?? evidence.signal}` : `met its ${limit} limit`
@@ -172,11 +175,14 @@ const installAll = Effect.fnUntraced(function* (
     schedule: again,
     while: ({ reason }) => reason._tag === "PackagesUnavailable"
   })
-  const specOf = (name: string): string => packages.find((it) => it.name === name)?.spec ?? order.specs.join(" ")
   switch (answer.status) {
     case "installed":
       return answer
     case "not-found":
+      // A registry that wants to know who asks mostly says of a private package that it is not there.
+      if (withheld !== undefined) {
+        return yield* unavailable(ecosystem, `there is no ${specOf(answer.name)} for everybody`, withheld)
+      }
       return yield* new PackageError({
         ecosystem,
         spec: specOf(answer.name),
@@ -189,8 +195,13 @@ const installAll = Effect.fnUntraced(function* (
   }
 })
 
-const unavailable = (ecosystem: Ecosystem, problem: string): SandboxError =>
-  fail(new PackagesUnavailable({ ecosystem, problem: problem.slice(0, maxSaid) }))
+const unavailable = (ecosystem: Ecosystem, problem: string, withheld: string | undefined): SandboxError =>
+  fail(
+    new PackagesUnavailable({
+      ecosystem,
+      problem: `${problem.slice(0, maxSaid)}${withheld === undefined ? "" : `; ${withheld}`}`
+    })
+  )
 
 const conflict = (ecosystem: Ecosystem, spec: string, problem: string): PackageError =>
   new PackageError({ ecosystem, spec, reason: { _tag: "Conflict", problem: problem.slice(0, maxSaid) } })
@@ -206,7 +217,7 @@ const ending = {
 } as const
 
 /** Executes code in an interpreter. */
-const execute = (vm: Vm, language: Ecosystem, text: string) => {
+const execute = (vm: Installer, language: Ecosystem, text: string) => {
   const code = Buffer.from(text)
   return follow(
     vm,
@@ -238,7 +249,7 @@ const execute = (vm: Vm, language: Ecosystem, text: string) => {
  * without it the others are imported anew in a new interpreter.
  */
 const importAll = Effect.fnUntraced(function* (
-  vm: Vm,
+  vm: Installer,
   ecosystem: Ecosystem,
   modules: ReadonlyArray<string>,
   must: boolean
@@ -261,7 +272,7 @@ const importAll = Effect.fnUntraced(function* (
 
 /** Installs and imports, with all the machine's memory; says what there is then. The machine has no network any more when this ends. */
 export const install = Effect.fn("Packages.install")(function* (
-  vm: Vm,
+  vm: Installer,
   packages: Packages,
   memoryMiB: number
 ): Effect.fn.Return<Lock, SandboxError | PackageError> {

@@ -347,7 +347,11 @@ describe("Egress", () => {
         "inside.example": ["10.0.0.1"]
       }
       const egress = yield* world(NetworkPolicy.packages(["python"], ["own.example:7"]), server.port, names).pipe(
-        Effect.provideService(Finder, () => ({ indexes: [url("http://index.example:7/simple")], env: { A: "b" } }))
+        Effect.provideService(Finder, () => ({
+          indexes: [url("http://index.example:7/simple")],
+          env: { A: "b" },
+          withheld: []
+        }))
       )
       const reach = Effect.fnUntraced(function* (host: string) {
         const guest = connect(egress, host, 7)

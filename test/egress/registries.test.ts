@@ -51,14 +51,39 @@ describe("registries", () => {
         UV_DEFAULT_INDEX: "https://pip.corp.example/simple",
         PIP_EXTRA_INDEX_URL: "http://extra.corp.example/a https://more.corp.example:8443/b",
         UV_INDEX: "http://extra.corp.example/a https://more.corp.example:8443/b",
-        NPM_CONFIG_REGISTRY: "https://npm.corp.example/r/"
+        NPM_CONFIG_REGISTRY: "https://npm.corp.example/r/",
+        "npm_config_@scope:registry": "https://scope.corp.example/"
       })
+      assert.deepStrictEqual(found.withheld, ["pip.corp.example:443", "npm.corp.example:443"])
       assert.notInclude(JSON.stringify(found.env), "secret")
       const env = { ...quiet, PIP_INDEX_URL: "http://127.0.0.1:3141/root", NPM_CONFIG_REGISTRY: "https://env.example" }
       const told = configured(["python", "javascript"], env, directory)
       assert.strictEqual(told.env["PIP_INDEX_URL"], "http://host:3141/root")
       assert.strictEqual(told.env["NPM_CONFIG_REGISTRY"], "https://env.example/")
       assert.includeMembers(hosts(["python"], env, directory), ["host:3141"])
+    })
+  )
+
+  it.effect("that this host has credentials for are known, and what these are is not", () =>
+    Effect.gen(function* () {
+      const directory = yield* home({
+        ".netrc": "machine a.example\n  login me\n  password secret\nmachine b.example login me password secret\n",
+        ".npmrc":
+          "registry=https://npm.example/r/\n//npm.example/other/:_authToken=secret\n@a:registry=https://scope.example/a\n@b:registry=https://b.example\n//scope.example/:_password=secret\n"
+      })
+      const pip = { PIP_CONFIG_FILE: "/dev/null", PIP_INDEX_URL: "https://c.example/simple" }
+      const env = { ...quiet, ...pip, PIP_EXTRA_INDEX_URL: "https://a.example/x https://me:secret@d.example" }
+      const found = configured(["python", "javascript"], env, directory)
+      assert.deepStrictEqual(found.withheld, ["a.example:443", "d.example:443", "scope.example:443"])
+      assert.notInclude(JSON.stringify(found.env), "secret")
+      const token = {
+        ...quiet,
+        "npm_config_//npm.example/:_authToken": "secret",
+        "npm_config_@c:registry": "http://c.example"
+      }
+      const npm = configured(["javascript"], token, directory)
+      assert.deepStrictEqual(npm.withheld, ["npm.example:443", "scope.example:443"])
+      assert.strictEqual(npm.env["npm_config_@c:registry"], "http://c.example/")
     })
   )
 

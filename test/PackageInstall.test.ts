@@ -1,0 +1,120 @@
+/** What is made of what the installers in the guest say, over a machine that only says it. */
+import { assert, describe, it } from "@effect/vitest"
+import * as Cause from "effect/Cause"
+import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
+import { TestClock } from "effect/testing"
+import { Finder, type Registries } from "../src/egress/Registries.ts"
+import { Sub } from "../src/guest/Frame.ts"
+import { install } from "../src/internal/PackageInstall.ts"
+import type { Installer } from "../src/internal/PackageNetwork.ts"
+
+const end = {
+  exitCode: 0,
+  signal: null,
+  exception: null,
+  commands: [],
+  limits: [],
+  state: "kept",
+  result: null,
+  usage: { cpuMs: null, peakMemoryBytes: null, wallMs: null }
+}
+
+/** A machine whose installers give these answers in turn; `ran` is what they were. */
+const machine = (answers: ReadonlyArray<object>) => {
+  const ran: Array<string> = []
+  const vm: Installer = {
+    accept: () => {},
+    handover: () => Effect.succeed({ protocol: 1, ready: true, languages: [], kernel: "", agent: "" }),
+    open: (message) =>
+      Effect.sync(() => {
+        const argv = "argv" in message && Array.isArray(message.argv) ? message.argv : undefined
+        const answer = argv === undefined ? undefined : answers[ran.length]
+        if (argv !== undefined) ran.push(String(argv[0]))
+        let taken = false
+        const takeAll = Effect.suspend(() => {
+          if (taken) return Cause.done()
+          taken = true
+          const bytes = Buffer.from(JSON.stringify(answer ?? {}))
+          return Effect.succeed([
+            { _tag: "Data", sub: Sub.stdout, bytes, end: false } as const,
+            { _tag: "End", value: end } as const
+          ])
+        })
+        return {
+          id: 1,
+          takeAll,
+          take: takeAll,
+          consumed: () => {},
+          write: () => Effect.succeed(true),
+          note: () => Effect.void
+        }
+      })
+  }
+  return { vm, ran }
+}
+
+const registries = (withheld: ReadonlyArray<string>) => (): Registries => ({ indexes: [], env: {}, withheld })
+const installed = {
+  status: "installed",
+  resolved: [{ name: "six", version: "1.17.0", integrity: null }],
+  modules: ["six"]
+}
+const trouble = { status: "registry", problem: "the index answers 503" }
+const absent = { status: "not-found", name: "six", available: ["1.17.0"] }
+
+/** Installs with time passing by. */
+const installing = (vm: Installer, withheld: ReadonlyArray<string> = []) =>
+  Effect.gen(function* () {
+    const fiber = yield* Effect.forkChild(Effect.exit(install(vm, { python: ["six==1.17.0"] }, 512)))
+    // The programs are read from real files, so nobody knows when it comes to wait.
+    while (fiber.pollUnsafe() === undefined) {
+      yield* TestClock.adjust("1 second")
+      yield* TestClock.withLive(Effect.sleep("1 millis"))
+    }
+    return yield* yield* Fiber.join(fiber)
+  }).pipe(Effect.provideService(Finder, registries(withheld)), Effect.scoped)
+
+describe("package installers", () => {
+  it.effect("are run again when a registry is in trouble", () =>
+    Effect.gen(function* () {
+      const { ran, vm } = machine([trouble, trouble, installed])
+      const lock = yield* installing(vm)
+      assert.deepStrictEqual(ran, ["python3", "python3", "python3"])
+      assert.deepStrictEqual(lock.asked, ["python:six==1.17.0"])
+      assert.deepStrictEqual(lock.resolved, [{ ecosystem: "python", name: "six", version: "1.17.0", integrity: null }])
+      assert.deepStrictEqual(lock.imported, ["six"])
+    })
+  )
+
+  it.effect("fail as the sandbox's own trouble, safe to try again, when it stays in trouble", () =>
+    Effect.gen(function* () {
+      const { ran, vm } = machine([trouble, trouble, trouble, installed])
+      const error = yield* Effect.flip(installing(vm))
+      assert.lengthOf(ran, 3)
+      assert.strictEqual(error._tag, "SandboxError")
+      if (error._tag !== "SandboxError" || error.reason._tag !== "PackagesUnavailable")
+        return assert.fail(error.message)
+      assert.strictEqual(error.reason.retry, "safe")
+      assert.strictEqual(error.reason.message, "python packages: the index answers 503")
+    })
+  )
+
+  it.effect("say what is not there, and that credentials were not given where there are some", () =>
+    Effect.gen(function* () {
+      const missing = yield* Effect.flip(installing(machine([absent]).vm))
+      assert.deepInclude(missing, { _tag: "PackageError", spec: "six==1.17.0" } as const)
+      const withheld = yield* Effect.flip(installing(machine([absent]).vm, ["pip.example:443"]))
+      assert.strictEqual(withheld._tag, "SandboxError")
+      assert.include(
+        withheld.message,
+        "there is no six==1.17.0 for everybody; this host's credentials for pip.example:443"
+      )
+      const refused = yield* Effect.flip(installing(machine([trouble, trouble, trouble]).vm, ["pip.example:443"]))
+      assert.include(
+        refused.message,
+        "the index answers 503; this host's credentials for pip.example:443 are not given"
+      )
+    })
+  )
+})
