@@ -73,7 +73,7 @@ const suites = {
   files: files.measure(many(20, 100)),
   egress: egress.measure(many(20, 100)),
   ports: ports.measure(many(20, 100)),
-  packages: packages.measure(many(5, 20)),
+  packages: packages.measure(many(5, 20), values.short),
   fork: fork.measure(many(2, 20)),
   park: park.measure(many(2, 20)),
   pool: pool.measure(many(3, 30), { idleSeconds: many(4, 10) }),
