@@ -221,6 +221,28 @@ raise KeyError("mine")`
             ]
           )
 
+          // Whatever is neither TCP nor a question for a name does not exist, for root either.
+          const others = `
+import socket
+def errno(family, kind, protocol, target):
+    try:
+        with socket.socket(family, kind, protocol) as s:
+            return s.sendto(b"\\x08\\0\\xf7\\xff\\0\\0\\0\\0", target)
+    except OSError as error:
+        return error.errno
+print([errno(*it) for it in (
+    (socket.AF_INET, socket.SOCK_DGRAM, 0, ("8.8.8.8", 443)),
+    (socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP, ("8.8.8.8", 0)),
+    (socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP, ("8.8.8.8", 0)),
+    (socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW, ("8.8.8.8", 0)),
+    (socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6, ("2001:4860:4860::8888", 0)),
+    (socket.AF_PACKET, socket.SOCK_RAW, 0, ("tun0", 0x800)),
+)])`
+          assert.strictEqual(yield* stdout(python(it, others)), "[101, 13, 1, 1, 1, 1]\n")
+          const asRoot = yield* it.run(["python3", "-c", others], { user: "root" })
+          assert.match(asRoot.stdout, /^\[101, 13, 101, /)
+          assert.deepStrictEqual(asRoot.receipt.egress, [])
+
           // A name is granted for TLS in that name, and the answer of a granted server grants nothing.
           const cheating = yield* ended(
             bash(

@@ -2,13 +2,18 @@
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import { createHash } from "node:crypto"
+import * as http from "node:http"
+import { gzipSync } from "node:zlib"
 import * as NetworkPolicy from "../src/NetworkPolicy.ts"
 import * as Packages from "../src/Packages.ts"
+import { configured, Finder } from "../src/egress/Registries.ts"
 import { Sandbox } from "../src/Sandbox.ts"
 import { Template } from "../src/Template.ts"
 import { Host } from "../src/Host.ts"
 import { Image } from "../src/Image.ts"
-import { ended } from "./support/executions.ts"
+import { ended, stdout } from "./support/executions.ts"
+import { listening } from "./support/servers.ts"
 
 const packages: Packages.Packages = { python: ["six==1.17.0"], javascript: ["ms@2.1.3"] }
 
@@ -20,6 +25,42 @@ const live = Sandbox.layerTemplate.pipe(
   Layer.provideMerge(Host.layer),
   Layer.provide(Layer.succeed(Packages.Policy, policy))
 )
+
+/** A registry on this host for the packages of one scope, of which there is one. */
+const scopedRegistry = Effect.gen(function* () {
+  const thing = { name: "@local/thing", version: "1.0.0" }
+  const header = Buffer.alloc(512)
+  const content = Buffer.from(JSON.stringify(thing).padEnd(512))
+  header.write("package/package.json")
+  header.write("0000644", 100)
+  header.write("00000001000", 124)
+  header.write("        0", 148)
+  header.write(
+    `${header
+      .reduce((sum, byte) => sum + byte, 0)
+      .toString(8)
+      .padStart(6, "0")}\0`,
+    148
+  )
+  const tarball = gzipSync(Buffer.concat([header, content, Buffer.alloc(1024)]))
+  return yield* listening(
+    http.createServer(({ headers, url }, response) => {
+      if (url?.endsWith(".tgz")) return void response.end(tarball)
+      const dist = {
+        tarball: `http://${headers.host}/thing.tgz`,
+        shasum: createHash("sha1").update(tarball).digest("hex")
+      }
+      response.writeHead(200, { "content-type": "application/json" })
+      response.end(
+        JSON.stringify({
+          name: thing.name,
+          "dist-tags": { latest: "1.0.0" },
+          versions: { "1.0.0": { ...thing, dist } }
+        })
+      )
+    })
+  )
+})
 
 layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (it) => {
   describe("real registries", () => {
@@ -68,6 +109,16 @@ layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (
           const tidy = yield* session.run("ls -A /tmp; ls -d ~/.cache ~/.npm 2>/dev/null; true")
           assert.strictEqual(tidy.stdout, "a.cjs\n")
 
+          // A copy of the session has them too.
+          const saved = yield* session.snapshot()
+          const copy = yield* sandbox.session({ from: saved })
+          const kept = yield* copy.exec({
+            language: "python",
+            code: "import sys; [six.__version__, sys.modules['six'] is six]"
+          })
+          assert.deepStrictEqual(kept.result?.json, ["1.17.0", true])
+          assert.strictEqual(yield* stdout(copy.run(`node -p 'require("ms")("1s")'`)), "1000\n")
+
           // The plain template has none of it.
           const plain = yield* Effect.flip(sandbox.run({ language: "python", code: "import six" }))
           assert.strictEqual(plain._tag, "UnsupportedCommand")
@@ -109,10 +160,11 @@ layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (
       () =>
         Effect.gen(function* () {
           const sandbox = yield* Sandbox
-          const session = yield* sandbox.session({
-            network: NetworkPolicy.packages(),
-            limits: { timeMs: 280_000 }
-          })
+          const scope = yield* scopedRegistry
+          const env = { ...process.env, "npm_config_@local:registry": `http://localhost:${scope}/` }
+          const session = yield* sandbox
+            .session({ network: NetworkPolicy.packages(), limits: { timeMs: 280_000 } })
+            .pipe(Effect.provideService(Finder, (ecosystems) => configured(ecosystems, env)))
           const index = `
 import os, urllib.request
 index = os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
@@ -122,11 +174,11 @@ print(b"six-1.17.0" in urllib.request.urlopen(index.rstrip("/") + "/six/").read(
           const done = yield* ended(
             session.exec({
               language: "bash",
-              code: `cd && npm install --silent left-pad@1.3.0 && jq -r .version node_modules/left-pad/package.json
+              code: `cd && npm install --silent left-pad@1.3.0 @local/thing@1.0.0 && jq -r .version node_modules/{left-pad,@local/thing}/package.json
 curl -sS -m 60 https://registry.example/`
             })
           )
-          assert.strictEqual(done.stdout, "1.3.0\n", done.stderr)
+          assert.strictEqual(done.stdout, "1.3.0\n1.0.0\n", done.stderr)
           assert.deepInclude(done, { _tag: "PermissionDenied", target: "registry.example:443", rule: "not-granted" })
           const egress = [...(page.receipt.egress ?? []), ...(done.receipt.egress ?? [])]
           assert.deepStrictEqual(
