@@ -208,6 +208,10 @@ const settle = Effect.fnUntraced(function* (
       arguments: { uri: `fd:${Fd.state}` }
     })
     yield* machine.migrated
+    // Since QEMU 10 the disks of what has not run yet are not its own to change.
+    if (shape.qemu.atLeast(10, 0)) {
+      yield* machine.commands({ execute: "blockdev-set-active", arguments: { active: true } })
+    }
     yield* mergeDisk(machine)
     yield* saveState(machine, files.state, socketDirectory, launcher.uid)
   }).pipe(
