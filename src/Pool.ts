@@ -198,12 +198,9 @@ export class Pool extends Context.Service<
           const answer = yield* claim(pool)
           if (answer._tag === "Given") {
             const { clone } = answer
-            const took = yield* Effect.result(
-              Effect.andThen(
-                Effect.ignore(clone.vm.resume),
-                handover({ ...clone, startPath: { kind: "pool", missed: [] } })
-              )
-            )
+            // Its HELLO is there when it runs on: nobody waits for QEMU to say that it does.
+            yield* Effect.forkChild(Effect.ignore(clone.vm.resume), { startImmediately: true })
+            const took = yield* Effect.result(handover({ ...clone, startPath: { kind: "pool", missed: [] } }))
             if (Result.isSuccess(took)) {
               yield* counted({ result: "hit" })
               yield* Observe.annotate({ start_path: "pool" })

@@ -2,18 +2,20 @@ package identity
 
 import (
 	"fmt"
-	"os"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"exec-sandbox/agent/quick"
 )
 
 // SetClock sets the wall clock.
 func SetClock(now time.Time) error {
 	ts := unix.NsecToTimespec(now.UnixNano())
-	if err := unix.ClockSettime(unix.CLOCK_REALTIME, &ts); err != nil {
-		return fmt.Errorf("setting the clock: %w", err)
+	_, _, errno := unix.RawSyscall(unix.SYS_CLOCK_SETTIME, unix.CLOCK_REALTIME, uintptr(unsafe.Pointer(&ts)), 0)
+	if errno != 0 {
+		return fmt.Errorf("setting the clock: %w", errno)
 	}
 	return nil
 }
@@ -30,17 +32,17 @@ func AddEntropy(fresh []byte) error {
 	var s seed
 	n := copy(s.bytes[:], fresh)
 	s.bits, s.size = int32(n*8), int32(n)
-	fd, err := unix.Open("/dev/urandom", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	fd, err := quick.Open(unix.AT_FDCWD, "/dev/urandom", unix.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("opening the random device: %w", err)
 	}
-	defer unix.Close(fd)
+	defer quick.Close(fd)
 	// The pointer must become a number within the call itself.
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.RNDADDENTROPY, uintptr(unsafe.Pointer(&s)))
+	_, _, errno := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), unix.RNDADDENTROPY, uintptr(unsafe.Pointer(&s)))
 	if errno != 0 {
 		return fmt.Errorf("adding entropy: %w", errno)
 	}
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), rndReseedCRNG, 0); errno != 0 {
+	if _, _, errno := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), rndReseedCRNG, 0); errno != 0 {
 		return fmt.Errorf("reseeding: %w", errno)
 	}
 	return nil
@@ -80,8 +82,10 @@ func SetHostname(name string) error {
 	if !isHostname(name) {
 		return fmt.Errorf("%q cannot be a host name", name)
 	}
-	if err := unix.Sethostname([]byte(name)); err != nil {
-		return fmt.Errorf("setting the host name: %w", err)
+	text := []byte(name)
+	_, _, errno := unix.RawSyscall(unix.SYS_SETHOSTNAME, uintptr(unsafe.Pointer(&text[0])), uintptr(len(text)), 0)
+	if errno != 0 {
+		return fmt.Errorf("setting the host name: %w", errno)
 	}
 	return nil
 }
@@ -91,7 +95,12 @@ func SetMachineID(file, id string) error {
 	if !isMachineID(id) {
 		return fmt.Errorf("%q cannot be a machine id", id)
 	}
-	if err := os.WriteFile(file, []byte(id+"\n"), 0o444); err != nil {
+	fd, err := quick.Open(unix.AT_FDCWD, file, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o444)
+	if err != nil {
+		return fmt.Errorf("opening the machine id: %w", err)
+	}
+	defer quick.Close(fd)
+	if _, err := quick.Write(fd, []byte(id+"\n")); err != nil {
 		return fmt.Errorf("writing the machine id: %w", err)
 	}
 	return nil

@@ -258,6 +258,9 @@ func (i *interpreter) begin(e *execution) {
 	if e.request.Processes != nil {
 		processes = *e.request.Processes
 	}
+	if memory != session.MemoryBytes || processes != session.Processes {
+		i.runner.outOfLine()
+	}
 	e.fileSize = session.FileSizeBytes
 	if e.request.FileSizeBytes != nil {
 		e.fileSize = *e.request.FileSizeBytes

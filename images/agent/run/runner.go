@@ -56,6 +56,7 @@ type Runner struct {
 
 	mu      sync.Mutex
 	session *Session
+	uneven  bool // an interpreter has other limits than the session
 }
 
 // New returns a runner without any process.
@@ -155,11 +156,16 @@ func (r *Runner) current() *Session {
 func (r *Runner) Greet(s Session) error {
 	r.mu.Lock()
 	s.generation = r.session.generation + 1
+	holds := !r.uneven && s.MemoryBytes == r.session.MemoryBytes && s.Processes == r.session.Processes
 	r.session = &s
+	r.uneven = r.uneven && holds
 	r.mu.Unlock()
 	r.background.greeted()
 	if err := r.config.Disk.Reserve(s.DiskBytes); err != nil {
 		return err
+	}
+	if holds {
+		return nil
 	}
 	return r.each(2*time.Second, func(i *interpreter) error {
 		if i.process == nil {
@@ -167,6 +173,14 @@ func (r *Runner) Greet(s Session) error {
 		}
 		return i.process.group.limit(s.MemoryBytes, s.Processes)
 	})
+}
+
+// outOfLine says that an interpreter got limits of its own: the next greeting
+// sets them all.
+func (r *Runner) outOfLine() {
+	r.mu.Lock()
+	r.uneven = true
+	r.mu.Unlock()
 }
 
 // Offer adds variables to the environment of whatever runs from now on, under

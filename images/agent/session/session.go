@@ -30,25 +30,26 @@ type Session struct {
 	changes *changes.Tracker
 	gateway *egress.Gateway
 	version string
+	kernel  string
 	build   bool // the machine is being made into a template
 	served  bool // it has been somebody's
 }
 
 // New returns a session that no host has greeted.
 func New(runner *run.Runner, spawner *process.Spawner, files *files.Service, changes *changes.Tracker, gateway *egress.Gateway, version string) *Session {
-	return &Session{runner: runner, spawner: spawner, files: files, changes: changes, gateway: gateway, version: version}
+	s := &Session{runner: runner, spawner: spawner, files: files, changes: changes, gateway: gateway, version: version}
+	var name unix.Utsname
+	if unix.Uname(&name) == nil {
+		s.kernel = unix.ByteSliceToString(name.Release[:])
+	}
+	return s
 }
 
 // Announcement is the greeting of a guest that has just booted.
 func (s *Session) Announcement() any { return s.greeting() }
 
 func (s *Session) greeting() greeting {
-	g := greeting{Protocol: protocol, Ready: true, Languages: s.runner.Languages(), Agent: s.version}
-	var name unix.Utsname
-	if unix.Uname(&name) == nil {
-		g.Kernel = unix.ByteSliceToString(name.Release[:])
-	}
-	return g
+	return greeting{Protocol: protocol, Ready: true, Languages: s.runner.Languages(), Kernel: s.kernel, Agent: s.version}
 }
 
 // Hello makes this machine what the host says it is. Each part is acknowledged
