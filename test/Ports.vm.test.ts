@@ -253,7 +253,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Por
           language: "bash",
           code: "mkdir www; echo hi > www/a.txt; (cd www; python3 -m http.server 8081 &) 2> /dev/null"
         })
-        yield* it.ports.waitFor(8081, "20 seconds")
+        yield* it.ports.waitFor(8081, "60 seconds")
         const file = yield* it.http.get("http://localhost:8081/a.txt")
         assert.deepStrictEqual([file.status, yield* file.text], [200, "hi\n"])
         const headers = yield* Effect.flatMap(it.http.get("http://127.0.0.1:8080/headers"), (answer) => answer.json)
