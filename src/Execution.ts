@@ -41,8 +41,8 @@ export type Language = typeof Language.Type
 /** The most bytes of code, and of stdin, that one execution takes. */
 const maxInput = 16 * 1024 * 1024
 
-const withoutNul = Schema.makeFilter((text: string) => !text.includes("\0"), {
-  expected: "text without NUL characters"
+const withoutNul = Schema.makeFilter((text: string) => !text.includes("\0") && text.isWellFormed(), {
+  expected: "well-formed text without NUL characters"
 })
 
 const Code = Schema.String.check(
@@ -56,13 +56,17 @@ const Code = Schema.String.check(
 const Stdin = Schema.Union([Schema.String, Schema.Uint8Array]).check(
   Schema.makeFilter((stdin: string | Uint8Array) => Buffer.byteLength(stdin) <= maxInput, {
     expected: `at most ${maxInput} bytes of stdin`
+  }),
+  Schema.makeFilter((stdin: string | Uint8Array) => typeof stdin !== "string" || stdin.isWellFormed(), {
+    expected: "well-formed text, or bytes"
   })
 )
 
 const maxEnv = 128 * 1024
 
 /**
- * Environment variables. Names: not empty, without `=` and NUL; values: without NUL; as JSON 128 KiB together.
+ * Environment variables. Names: not empty, without `=` and NUL; values: without NUL; both without lone surrogates; as JSON
+ * 128 KiB together.
  *
  * @since 0.1.0
  * @category models
@@ -70,8 +74,8 @@ const maxEnv = 128 * 1024
 export const Environment = Schema.Record(Schema.String, Schema.String.check(withoutNul)).check(
   Schema.makeFilter(
     (env: { readonly [name: string]: string }) =>
-      Object.keys(env).every((name) => name !== "" && !name.includes("=") && !name.includes("\0")),
-    { expected: "environment names that are not empty and hold neither '=' nor NUL" }
+      Object.keys(env).every((name) => /^[^=\0]+$/.test(name) && name.isWellFormed()),
+    { expected: "well-formed environment names that are not empty and hold neither '=' nor NUL" }
   ),
   // As it travels: in JSON, where a control character takes six bytes.
   Schema.makeFilter((env: { readonly [name: string]: string }) => Buffer.byteLength(JSON.stringify(env)) <= maxEnv, {
@@ -83,8 +87,8 @@ export const Environment = Schema.Record(Schema.String, Schema.String.check(with
  * What to execute.
  *
  * - `language`: see `Language`.
- * - `code`: not empty, without NUL, at most 16 MiB of UTF-8.
- * - `stdin`: what the code reads, at most 16 MiB; nothing when absent.
+ * - `code`: not empty, without NUL and lone surrogates, at most 16 MiB of UTF-8.
+ * - `stdin`: what the code reads, bytes or text without lone surrogates, at most 16 MiB; nothing when absent.
  * - `env`: environment variables for this execution only.
  * - `cwd`: working directory in the guest for this execution only.
  * - `limits`: for this execution; what is absent comes from the session.

@@ -257,7 +257,28 @@ describe("Execution", () => {
         "env",
         /at most 131072/
       ],
+      ["an environment name with a lone surrogate", { ...good, env: { "\ud800": "x" } }, "env", /^well-formed/],
+      ["an environment value with a lone surrogate", { ...good, env: { A: "\udc80" } }, "env.A", /^well-formed/],
+      ["an environment that is a list", { ...good, env: ["A=B"] }, "env", /./],
+      ["code with a lone surrogate", { ...good, code: "print('\ud800')" }, "code", /^well-formed/],
+      ["code that is bytes", { ...good, code: Buffer.from("1") }, "code", /./],
+      ["stdin with a lone surrogate", { ...good, stdin: "\udfff" }, "stdin", /^well-formed text, or bytes/],
+      ["stdin that is a number", { ...good, stdin: 1 }, "stdin", /./],
       ["an empty cwd", { ...good, cwd: "" }, "cwd", /./],
+      ["a cwd with a lone surrogate", { ...good, cwd: "/\udc80" }, "cwd", /^well-formed/],
+      ["a cwd with NUL", { ...good, cwd: "/\0" }, "cwd", /without NUL/],
+      ["a cwd longer than any path", { ...good, cwd: "/".repeat(4097) }, "cwd", /4096/],
+      ["an unknown limit", { ...good, limits: { diskGiB: 1 } }, "limits.diskGiB", /no excess property/],
+      ["an endless limit", { ...good, limits: { timeMs: Infinity } }, "limits.timeMs", /./],
+      ["a limit that is a text", { ...good, limits: { memoryMiB: "512" } }, "limits.memoryMiB", /./],
+      [
+        "another way to handle output",
+        { ...good, limits: { output: "drop" } },
+        "limits.output",
+        /"truncate" \| "fail"/
+      ],
+      ["no processes", { ...good, limits: { processes: 0 } }, "limits.processes", /./],
+      ["negative output", { ...good, limits: { outputBytes: -1 } }, "limits.outputBytes", /./],
       ["too little memory", { ...good, limits: { memoryMiB: 127 } }, "limits.memoryMiB", /from 128 to 65536/],
       ["no time", { ...good, limits: { timeMs: 0 } }, "limits.timeMs", /from 1 to/],
       ["half a millisecond", { ...good, limits: { timeMs: 0.5 } }, "limits.timeMs", /integer/]

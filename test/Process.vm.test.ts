@@ -209,11 +209,15 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
           [["x".repeat(100_000)], {}],
           [["true"], { cwd: "tmp" }],
           [["true"], { cwd: "/a\0" }],
+          [["true"], { cwd: "/\udc80" }],
           [["true"], { env: { "A=": "x" } }],
+          [["true"], { env: { A: "\ud800" } }],
           [["true"], { user: "nobody" }],
           [["true"], { pty: { cols: 0, rows: 24 } }],
           [["true"], { pty: { cols: 80, rows: 10_001 } }],
           [["true"], { pty: { cols: 80.5, rows: 1 } }],
+          [["true"], { pty: { cols: Number.NaN, rows: 1 } }],
+          [["true"], { pty: { cols: 80 } }],
           [["true"], { limits: { memoryMiB: 1 << 15 } }],
           [["true"], { shell: true }]
         ]
@@ -222,7 +226,10 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
           assert.strictEqual(error.reason._tag, "InvalidInput", JSON.stringify([command, options]).slice(0, 80))
         }
         const process = yield* it.spawn(["cat"])
-        for (const wrong of [process.signal("SIGNOPE" as "SIGHUP"), process.resize({ cols: 0, rows: 1 })]) {
+        for (const wrong of [
+          ...["SIGNOPE", "sigterm", "", 9, 0, -1, null].map((it) => process.signal(it as "SIGHUP")),
+          ...[0, -1, 1.5, 10_001, Number.NaN].map((cols) => process.resize({ cols, rows: 1 }))
+        ]) {
           assert.strictEqual((yield* Effect.flip(wrong)).reason._tag, "InvalidInput")
         }
         // Only the process above has run by now.

@@ -38,11 +38,12 @@ typedef struct { const char *name; PyObject *(*function)(PyObject *, PyObject *c
 
 enum { METH_FASTCALL = 0x80, FILE_INPUT = 257, SENT_RETURN = 0, SENT_NEXT = 1 };
 
-extern void PyConfig_InitPythonConfig(void *), PyErr_SetRaisedException(PyObject *), Py_IncRef(PyObject *), Py_DecRef(PyObject *), PyErr_Print(void),
+extern void PyConfig_InitPythonConfig(void *), PyObject_GC_Track(void *), PyObject_GC_UnTrack(void *), PyErr_SetRaisedException(PyObject *), Py_IncRef(PyObject *), Py_DecRef(PyObject *), PyErr_Print(void),
     PyErr_WriteUnraisable(PyObject *), PyEval_RestoreThread(PyThreadState *);
 extern void __attribute__((noreturn)) Py_ExitStatusException(PyStatus), Py_Exit(int);
 extern PyStatus PyConfig_SetBytesArgv(void *, ssize_t, char *const *), Py_InitializeFromConfig(const void *);
-extern int PyStatus_Exception(PyStatus), PyErr_CheckSignals(void), PyErr_ExceptionMatches(PyObject *), PyObject_IsTrue(PyObject *),
+extern void Py_SetRecursionLimit(int);
+extern int Py_GetRecursionLimit(void), PyStatus_Exception(PyStatus), PyErr_CheckSignals(void), PyErr_ExceptionMatches(PyObject *), PyObject_IsTrue(PyObject *),
     PyIter_Send(PyObject *, PyObject *, PyObject **), PyDict_SetItemString(PyObject *, const char *, PyObject *);
 extern long PyLong_AsLong(PyObject *);
 extern ssize_t PyTuple_Size(PyObject *);
@@ -51,7 +52,7 @@ extern const char *PyUnicode_AsUTF8AndSize(PyObject *, ssize_t *);
 extern PyObject *PyDict_New(void), *PyDict_GetItemString(PyObject *, const char *), *PyTuple_GetItem(PyObject *, ssize_t),
     *PyErr_GetRaisedException(void), *PyErr_SetFromErrno(PyObject *), *PyUnicode_FromString(const char *),
     *PyBytes_FromStringAndSize(const char *, ssize_t), *PyBool_FromLong(long), *PyImport_ImportModule(const char *),
-    *PyObject_GetAttrString(PyObject *, const char *), *PyObject_Vectorcall(PyObject *, PyObject *const *, size_t, PyObject *),
+    *PyObject_GetAttr(PyObject *, PyObject *), *PyObject_GetAttrString(PyObject *, const char *), *PyObject_Vectorcall(PyObject *, PyObject *const *, size_t, PyObject *),
     *PyObject_VectorcallMethod(PyObject *, PyObject *const *, size_t, PyObject *), *Py_CompileString(const char *, const char *, int),
     *PyEval_EvalCode(PyObject *, PyObject *, PyObject *), *PyCMethod_New(PyMethodDef *, PyObject *, PyObject *, PyObject *);
 extern PyObject *PyExc_OSError, *PyExc_StopIteration, _Py_NoneStruct;
@@ -377,6 +378,10 @@ static PyMethodDef functions[] = {
 /* A trace or profile function of the user's, which is for their own code only and must not act on python.py. */
 struct hook { PyObject *get, *set, *function; };
 static struct hook hooks[2];
+static PyObject *delegate; /* "gi_yieldfrom" */
+
+enum { RECURSION = 1000 }; /* Python's default, and ours; users may set another for theirs */
+static int recursion = RECURSION;
 
 static PyObject *call(PyObject *function, PyObject *argument) {
   PyObject *const arguments[] = {NULL, argument};
@@ -393,6 +398,28 @@ static void set_hook(struct hook *hook, PyObject *function) {
   discard(done);
 }
 
+/* The suspended generators, which are one that delegates to the next: while user code runs, its `gc` does not find them. (It could
+   close them.) Returns how many there are. */
+enum { DEEPEST = 8 };
+static int hide(PyObject *generator, PyObject **hidden) {
+  int count = 0;
+  Py_IncRef(generator);
+  while (generator && generator != None && count < DEEPEST) {
+    PyObject_GC_UnTrack(generator);
+    hidden[count++] = generator;
+    generator = PyObject_GetAttr(generator, delegate);
+  }
+  discard(generator);
+  return count;
+}
+
+static void unhide(PyObject **hidden, int count) {
+  while (count-- > 0) {
+    PyObject_GC_Track(hidden[count]);
+    Py_DecRef(hidden[count]);
+  }
+}
+
 /* Calls what the generator has yielded, (function, argument…). */
 static PyObject *call_for_user(PyObject *request) {
   PyObject *items[8];
@@ -400,8 +427,11 @@ static PyObject *call_for_user(PyObject *request) {
   for (ssize_t i = 0; i < count && i < 8; i++) items[i] = PyTuple_GetItem(request, i);
   for (int i = 0; i < 2; i++)
     if (hooks[i].function) set_hook(&hooks[i], hooks[i].function);
+  if (recursion != RECURSION) Py_SetRecursionLimit(recursion);
   PyObject *result = PyObject_Vectorcall(items[0], items + 1, (size_t)count - 1, NULL);
   PyObject *error = result ? NULL : PyErr_GetRaisedException();
+  recursion = Py_GetRecursionLimit();
+  if (recursion != RECURSION) Py_SetRecursionLimit(RECURSION);
   for (int i = 0; i < 2; i++) {
     discard(hooks[i].function);
     hooks[i].function = call(hooks[i].get, NULL);
@@ -415,10 +445,14 @@ static PyObject *call_for_user(PyObject *request) {
 /* Serves until the generator returns: its value is the exit status. */
 static int serve(PyObject *generator) {
   PyObject *throw = PyUnicode_FromString("throw"), *request, *value = new_none();
+  delegate = PyUnicode_FromString("gi_yieldfrom");
   int sent = PyIter_Send(generator, value, &request);
   while (sent == SENT_NEXT) {
     Py_DecRef(value);
+    PyObject *hidden[DEEPEST];
+    int count = hide(generator, hidden);
     value = call_for_user(request);
+    unhide(hidden, count);
     Py_DecRef(request);
     if (value) {
       sent = PyIter_Send(generator, value, &request);

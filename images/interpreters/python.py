@@ -534,26 +534,20 @@ def ignore_interrupt(signum, frame):
     hooks.missed = True
 
 
-get_depth, set_depth = sys.getrecursionlimit, sys.setrecursionlimit
 
 
 class Hooks:
-    """What the user has set for their own code only, and must not act on ours: SIGINT handler, recursion limit."""
+    """What SIGINT does: what the user has set is for their own code only, and must not act on ours."""
 
-    interrupt, depth = _signal.default_int_handler, get_depth()
+    interrupt = _signal.default_int_handler
     missed = False  # SIGINT has come before the execution that it means has begun
 
     def enter(self):
-        if self.depth != 1000:
-            set_depth(self.depth)
         _signal.signal(_signal.SIGINT, self.interrupt)
         if self.missed:
             raise KeyboardInterrupt
 
     def leave(self):
-        self.depth = get_depth()
-        if self.depth < 1000:
-            set_depth(1000)
         while True:
             try:
                 self.interrupt = _signal.signal(_signal.SIGINT, ignore_interrupt) or self.interrupt

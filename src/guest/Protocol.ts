@@ -122,9 +122,24 @@ export interface SpawnOpen {
 
 const Text = Schema.String.check(Schema.isMaxLength(256 * 1024))
 
+/** What no interpreter of ours reports deeper than 51 levels; a value that is would overflow the stack of who writes it as JSON. */
+const shallow = Schema.makeFilter(
+  (value: Schema.Json) => {
+    let level: ReadonlyArray<Schema.Json> = [value]
+    for (let depth = 0; level.length > 0; depth++) {
+      if (depth > 100) return false
+      level = level.flatMap((it) => (typeof it === "object" && it !== null ? Object.values(it) : []))
+    }
+    return true
+  },
+  { expected: "data of at most 100 levels" }
+)
+
+const Amount = Schema.Finite.check(Schema.isGreaterThanOrEqualTo(0))
+
 /** What the guest knows of how an execution ended; see `Execution.classify` for what is made of it. */
 export const Evidence = Schema.Struct({
-  exitCode: Schema.NullOr(Schema.Int),
+  exitCode: Schema.NullOr(Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 255 }))),
   signal: Schema.NullOr(Text),
   exception: Schema.NullOr(
     Schema.Struct({
@@ -154,11 +169,11 @@ export const Evidence = Schema.Struct({
     })
   ),
   state: Schema.Literals(["kept", "reset"]),
-  result: Schema.NullOr(Schema.Struct({ repr: Text, json: Schema.optionalKey(Schema.Json) })),
+  result: Schema.NullOr(Schema.Struct({ repr: Text, json: Schema.optionalKey(Schema.Json.check(shallow)) })),
   usage: Schema.Struct({
-    cpuMs: Schema.NullOr(Schema.Finite),
-    peakMemoryBytes: Schema.NullOr(Schema.Finite),
-    wallMs: Schema.NullOr(Schema.Finite)
+    cpuMs: Schema.NullOr(Amount),
+    peakMemoryBytes: Schema.NullOr(Amount),
+    wallMs: Schema.NullOr(Amount)
   }),
   /** The connection whose refusal the exit code is due to. */
   refused: Schema.optionalKey(Schema.Struct({ host: Text, port: Schema.Int })),

@@ -148,6 +148,8 @@ ls /proc/$$/fd | tr '\\n' ' '; echo; alias; jobs; env | grep -ic 'sandbox\\|prel
     { code: "import os\nos.write = os.open = os.read = os.close = None" },
     { code: "import sys\nsys.settrace(lambda *a: 1 / 0); sys.setprofile(lambda *a: 1 / 0)" },
     { code: "import sys\nsys.settrace(None); sys.setprofile(None); sys.setrecursionlimit(60)" },
+    { code: "import sys\nsys.setrecursionlimit(3)", undo: "sys.setrecursionlimit(1000)" },
+    { code: "import gc, types\nfor it in gc.get_objects():\n  if isinstance(it, types.GeneratorType): it.close()" },
     { code: "import sys\nsys.excepthook = None\n1 / 0" },
     {
       code: "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.alarm(0)"

@@ -4,7 +4,7 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import type { Language } from "../../src/Execution.ts"
 import { Sandbox } from "../../src/Sandbox.ts"
-import { fresh, stdout } from "../support/executions.ts"
+import { executing, fresh, session, stdout } from "../support/executions.ts"
 
 const append: Record<Language, (n: number) => string> = {
   python: (n) =>
@@ -41,6 +41,32 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("ord
         }).pipe(Effect.scoped)
       )
     }
+
+    it.effect("files are read and programs run while every interpreter is busy", () =>
+      Effect.gen(function* () {
+        const it = yield* session()
+        const exec = executing(it)
+        const busy = yield* Effect.forEach(
+          [
+            [
+              "python",
+              "import os, time\nopen('/tmp/p', 'w').close()\nwhile not os.path.exists('/tmp/go'): time.sleep(0.02)"
+            ],
+            [
+              "javascript",
+              "const { existsSync } = require('fs'); while (!existsSync('/tmp/go')) await new Promise((r) => setTimeout(r, 20))"
+            ],
+            ["bash", "touch /tmp/b; until [ -e /tmp/go ]; do sleep 0.02; done"]
+          ] as const,
+          ([language, code]) => Effect.forkChild(exec(language, code), { startImmediately: true })
+        )
+        yield* it.run("until [ -e /tmp/p ] && [ -e /tmp/b ]; do sleep 0.02; done; echo -n busy >/tmp/state")
+        assert.strictEqual(yield* it.files.readText("/tmp/state"), "busy")
+        assert.isTrue(busy.every((fiber) => fiber.pollUnsafe() === undefined))
+        yield* it.files.write("/tmp/go", "")
+        yield* Effect.forEach(busy, (fiber) => Fiber.join(fiber))
+      }).pipe(Effect.scoped)
+    )
 
     it.effect("different interpreters run side by side: each waits for the others to be running", () =>
       Effect.gen(function* () {

@@ -334,13 +334,26 @@ hi; false | true; echo $?; echo "$1 $# $0"; kill -USR1 $$; umask; dirs; echo /no
       }).pipe(Effect.scoped)
     )
 
-    it.effect("idleMs is checked", () =>
+    it.effect("what a session is asked for is checked before there is one", () =>
       Effect.gen(function* () {
-        for (const idleMs of [0, -1, 1.5, 86_400_001]) {
-          const error = yield* Effect.flip(session({ idleMs }))
-          assert.strictEqual(error.reason._tag, "InvalidInput")
-          assert.match(error.message, /^invalid idleMs: got /)
+        const before = new Set(qemus())
+        const bad: ReadonlyArray<readonly [string, object]> = [
+          ...[0, -1, 1.5, 86_400_001].map((idleMs) => ["idleMs", { idleMs }] as const),
+          ["parkAfterMs", { parkAfterMs: 0 }],
+          ["limits.memoryMiB", { limits: { memoryMiB: 64 } }],
+          ["limits.timeMs", { limits: { timeMs: "1" } }],
+          ["env", { env: { "A=B": "x" } }],
+          ["env.A", { env: { A: "\ud800" } }],
+          ["network", { network: "everything" }],
+          ["from", { from: "" }],
+          ["idle", { idle: 1 }]
+        ]
+        for (const [field, options] of bad) {
+          const error = yield* Effect.flip(session(options))
+          assert.strictEqual(error.reason._tag, "InvalidInput", field)
+          assert.isTrue(error.message.startsWith(`invalid ${field}`), `${field}: ${error.message}`)
         }
+        assert.isTrue(qemus().every((pid) => before.has(pid)))
       }).pipe(Effect.scoped)
     )
   })

@@ -35,8 +35,24 @@ const hello = (refused) => ({
   kernel: "fake",
   agent: "fake"
 })
+const evidence = {
+  exitCode: 0,
+  signal: null,
+  exception: null,
+  commands: [],
+  limits: [],
+  state: "kept",
+  result: null,
+  usage: { cpuMs: 1, peakMemoryBytes: 1, wallMs: 1 }
+}
 /** What the guest does when code is handed to it. */
 const onExec = {
+  "impossible-exit": () => channel.write(json(6, 1, { ...evidence, exitCode: 256 })),
+  "negative-usage": () => channel.write(json(6, 1, { ...evidence, usage: { ...evidence.usage, cpuMs: -1 } })),
+  "endless-depth": () => {
+    const deep = `{"repr":"","json":${"[".repeat(100_000)}${"]".repeat(100_000)}}`
+    channel.write(frame(6, 1, 0, Buffer.from(JSON.stringify(evidence).replace('"result":null', `"result":${deep}`))))
+  },
   "bad-evidence": () => channel.write(json(6, 1, { exitCode: "zero" })),
   "no-evidence": () => channel.write(frame(6, 1, 0, Buffer.from("{"))),
   "never-ends": () => setInterval(() => channel.write(frame(9, 0, 0, Buffer.alloc(8))), 5),
