@@ -114,7 +114,8 @@ export interface Session {
   /**
    * Saves the session as it is at one moment, while it runs on; see `Snapshot` for what it is, `Snapshot.notCaptured` for what
    * is not in it, and `Sandbox.session({ from })` for starting from it. An execution that is under way at that moment is, in
-   * what starts from the snapshot, one that was interrupted then. Fails with `SnapshotFailed`.
+   * what starts from the snapshot, one that was interrupted then. Fails with `SnapshotFailed`, or with `CapacityExceeded`: it takes a
+   * QEMU beside the session's for a moment.
    */
   readonly snapshot: (options?: SnapshotOptions) => Effect.Effect<Snapshot, SandboxError>
   /**

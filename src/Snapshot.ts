@@ -201,7 +201,10 @@ const bytesIn = (directory: string): number => {
 export class Snapshots extends Context.Service<
   Snapshots,
   {
-    /** Stores what a session is now. Fails with `SnapshotFailed`; the session runs on in any case. */
+    /**
+     * Stores what a session is now. Fails with `SnapshotFailed`, or with `CapacityExceeded` where the host has no room for the
+     * QEMU that this takes; the session runs on in any case.
+     */
     readonly take: (source: Source, options: SnapshotOptions) => Effect.Effect<Snapshot, SandboxError>
     /** The same for the time of the scope and for nobody else: nothing of it is listed, hashed or kept. */
     readonly hold: (source: Source) => Effect.Effect<Held, SandboxError, Scope.Scope>
@@ -285,13 +288,23 @@ export class Snapshots extends Context.Service<
         }
         const work = yield* Effect.mapError(store.workDirectory, explain)
         const files = TemplateStore.filesIn(work)
-        const [{ pausedMs }] = yield* Effect.all(
-          [
-            capture(parts, files, host.runDirectory),
-            Effect.uninterruptible(makeOverlay(parts.shape.qemu.path, files.overlay))
-          ],
-          { concurrency: 2 }
-        ).pipe(Effect.mapError((error) => explain(error instanceof SandboxError ? error.reason : error)))
+        // The second QEMU that this takes has a place like any other; nothing stands still while it waits for that.
+        const [{ pausedMs }] = yield* capacity.reserve({ memoryMiB: parts.shape.memoryMiB }).pipe(
+          Effect.andThen(
+            Effect.all(
+              [
+                capture(parts, files, host.runDirectory),
+                Effect.uninterruptible(makeOverlay(parts.shape.qemu.path, files.overlay))
+              ],
+              { concurrency: 2 }
+            )
+          ),
+          Effect.scoped,
+          Effect.mapError((error) => {
+            if (!(error instanceof SandboxError)) return explain(error)
+            return error.reason._tag === "CapacityExceeded" ? error : explain(error.reason)
+          })
+        )
         yield* Effect.mapError(
           TemplateStore.attempt(() => protectMemory(parts.shape, files.ram)),
           explain

@@ -422,6 +422,17 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Snapshot", (
         const parent = yield* session({ limits: { memoryMiB: 256 } })
         yield* bash(parent, "echo")
         const pid = qemus().find((it) => !before.has(it)) ?? 0
+        // The second QEMU, which has a place of its own, is not the session.
+        const failing = yield* Effect.forkScoped(kindOf(Effect.scoped(parent.fork(1))), { startImmediately: true })
+        const second = yield* Effect.sync(() => qemus().find((it) => !before.has(it) && it !== pid)).pipe(
+          Effect.repeat({ until: (it) => it !== undefined, schedule: Schedule.spaced("1 millis") })
+        )
+        assert.strictEqual((yield* Capacity.Capacity.use((it) => it.stats)).held.vms, 2)
+        process.kill(second ?? 0, "SIGKILL")
+        assert.strictEqual(yield* Fiber.join(failing), "capture")
+        assert.deepStrictEqual(leftovers(), [])
+        assert.strictEqual((yield* Capacity.Capacity.use((it) => it.stats)).held.vms, 1)
+        yield* bash(parent, "echo")
         const forking = yield* Effect.forkScoped(Effect.exit(Effect.scoped(parent.fork(1))), { startImmediately: true })
         yield* Effect.sync(() => leftovers().length > 0).pipe(
           Effect.repeat({ until: (it) => it, schedule: Schedule.spaced("1 millis") })

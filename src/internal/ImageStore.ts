@@ -33,6 +33,9 @@ const keptImages = 8
 /** Using an image is noted in its directory's time this often (ms), so one that is in use is never among the removed. */
 const noteEvery = 30 * 60 * 1000
 
+/** What is to be known of a snapshot. */
+const decodeSnapshot = Schema.decodeUnknownOption(Schema.fromJsonString(Schema.Struct({ image: Schema.String })))
+
 const namesIn = (directory: string): Effect.Effect<ReadonlyArray<string>> =>
   Effect.promise(() => readdir(directory).catch(() => []))
 
@@ -129,6 +132,17 @@ export const makeStore = (cache: string) => {
     )
 
   const ids = Effect.map(namesIn(images), (names) => names.filter((name) => /^[0-9a-f]{32}$/.test(name)))
+
+  /** The images of this cache's snapshots. */
+  const snapshotted = Effect.map(
+    Effect.flatMap(namesIn(join(cache, "snapshots")), (names) =>
+      Effect.forEach(names, (name) =>
+        Effect.option(io(() => readFile(join(cache, "snapshots", name, "manifest.json"), "utf8")))
+      )
+    ),
+    (texts) =>
+      new Set(texts.flatMap((text) => Option.toArray(Option.flatMap(text, decodeSnapshot))).map(({ image }) => image))
+  )
 
   const removeNow = (id: string): Effect.Effect<void, unknown> =>
     io(async () => {
@@ -233,14 +247,15 @@ export const makeStore = (cache: string) => {
     /** Removes an image and what points to it. */
     remove: (id: string): Effect.Effect<void, unknown> => withLock(lock("install"), removeNow(id)),
 
-    /** Removes images that nobody uses (any more), but for one. */
+    /** Removes images that nobody uses (any more), but for one, and for those that snapshots go on with. */
     removeUnused: (keep: string): Effect.Effect<void> =>
       Effect.gen(function* () {
         const now = yield* Clock.currentTimeMillis
         const used = yield* Effect.forEach(yield* ids, (id) =>
           io(async () => ({ id, at: (await stat(join(images, id))).mtimeMs }))
         )
-        const rest = used.filter(({ id }) => id !== keep).sort((a, b) => b.at - a.at)
+        const needed = yield* snapshotted
+        const rest = used.filter(({ id }) => id !== keep && !needed.has(id)).sort((a, b) => b.at - a.at)
         for (const [rank, { at, id }] of rest.entries()) {
           const superseded = rank >= keptImages && at < now - 2 * noteEvery
           if (superseded || at < now - unusedFor) yield* withLock(lock("install"), removeNow(id))
