@@ -99,9 +99,10 @@ export type Isolation = typeof Isolation.Type
  *
  * `name` is the host as it was asked for, a name or an address. `rule` is the rule of the policy that granted it, as it was
  * written (or `all`, or what `ask` said), or why it was refused: `none`, `not-granted`, `loopback`, `private`, `carrier`,
- * `link-local`, `metadata`, `multicast`, `reserved`, `host-address`, `sni`, `invalid-name`, `too-many-connections`, what `ask`
- * said, or `undecided` when the receipt was written before the decision. `reason` is what else is known, for example why a
- * granted host could not be reached. `bytesIn` went into the guest and `bytesOut` out of it, until the receipt was written.
+ * `link-local`, `metadata`, `multicast`, `reserved`, `host-address`, `sni`, `invalid-name`, `too-many-connections`, `secret`,
+ * `http-host`, `http-syntax`, what `ask` said, or `undecided` when the receipt was written before the decision. `reason` is what else is known, for example why a
+ * granted host could not be reached. `bytesIn` went into the guest and `bytesOut` out of it, until the receipt was written. `secrets` names those that were put
+ * into requests, where the host has any; see `Secrets`.
  *
  * @since 0.1.0
  * @category models
@@ -113,7 +114,8 @@ export const NetworkAttempt = Schema.Struct({
   rule: Schema.String,
   reason: Schema.NullOr(Schema.String),
   bytesIn: Schema.Finite,
-  bytesOut: Schema.Finite
+  bytesOut: Schema.Finite,
+  secrets: Schema.optionalKey(Schema.Array(Schema.String))
 })
 /**
  * @since 0.1.0

@@ -30,10 +30,12 @@ import { runLine } from "./internal/WarmUp.ts"
 import { defaults, Limits } from "./Limits.ts"
 import { NetworkPolicy, none } from "./NetworkPolicy.ts"
 import * as PackageRefusal from "./internal/PackageRefusal.ts"
+import * as SessionSecrets from "./internal/SessionSecrets.ts"
 import { type PackageError, Packages, parsed } from "./Packages.ts"
 import { Pool, type PoolOptions, Settings as PoolSettings } from "./Pool.ts"
 import { Receipts } from "./Receipts.ts"
 import { fail, InvalidInput, type PermissionDenied, SandboxError, type UnsupportedCommand } from "./SandboxError.ts"
+import { Secrets } from "./Secrets.ts"
 import * as Session from "./Session.ts"
 import * as Snapshot from "./Snapshot.ts"
 import { type Placed, Template } from "./Template.ts"
@@ -51,6 +53,7 @@ const upToADay = Schema.Int.check(
  * - `limits`: see `Limits`; `memoryMiB` also fixes the size of the VM. With `from` it is at most, and when absent, what the
  *   session of the snapshot had.
  * - `network`: what may be reached, see `NetworkPolicy`; nothing when absent, also with `from`.
+ * - `secrets`: what its code may use and not see, see `Secrets`; none when absent, also with `from`.
  * - `packages`: what it has beside the image, see `Packages`. Whoever asks for them first waits until they are installed. Not
  *   with `from`, which has what it had.
  * - `idleMs`: the session is closed, and its VM destroyed, when nothing has run in it for so many ms, 1 to 86,400,000 (a
@@ -66,6 +69,7 @@ export const SessionOptions = Schema.Struct({
   env: Schema.optionalKey(Execution.Environment),
   limits: Schema.optionalKey(Limits),
   network: Schema.optionalKey(NetworkPolicy),
+  secrets: Schema.optionalKey(Secrets),
   packages: Schema.optionalKey(Packages),
   idleMs: Schema.optionalKey(upToADay),
   parkAfterMs: Schema.optionalKey(upToADay)
@@ -120,6 +124,9 @@ interface Setup {
   readonly env: Readonly<Record<string, string>>
   readonly limits: Required<Limits>
   readonly network: NetworkPolicy
+  readonly secrets?: Secrets
+  /** Those of the session that it was forked from, whose policy may have changed since they were given. */
+  readonly inherited?: Egress.Keeping | undefined
   readonly idleMs?: number
   readonly parkAfterMs?: number
 }
@@ -133,7 +140,21 @@ interface Prepared extends Setup {
   readonly way: Egress.Egress
 }
 
-const prepare = (setup: Setup) => Effect.map(Egress.make(setup.network), (way): Prepared => ({ ...setup, way }))
+interface ForkFrom {
+  (
+    source: Snapshot.Source,
+    n: number,
+    options: SessionOptions,
+    inherited: Egress.Keeping | undefined
+  ): ReturnType<Session.Session["fork"]>
+}
+
+const prepare = Effect.fnUntraced(function* (setup: Setup) {
+  const { env, inherited, network, secrets = {} } = setup
+  const way = yield* Egress.make(network, inherited ?? (yield* Egress.keep(secrets)))
+  if (inherited === undefined) yield* SessionSecrets.check(secrets, env, way)
+  return { ...setup, way } satisfies Prepared
+})
 
 /**
  * Runs untrusted code in throw-away microVMs.
@@ -176,17 +197,19 @@ export class Sandbox extends Context.Service<
         const hostname = `sbx-${randomBytes(4).toString("hex")}`
         clone.vm.accept(way.accept)
         const granted = way.grant(network)
-        const { languages } = yield* clone.vm.handover({ hostname, env, limits, network: granted })
+        const everywhere = { ...env, ...way.placeholders }
+        const { languages } = yield* clone.vm.handover({ hostname, env: everywhere, limits, network: granted })
         return { clone, acquired, languages, ready: yield* Clock.currentTimeMillis }
       })
 
       /** Makes a session of it; what has run something in an earlier life is in `origin.languages`. */
       const establish = Effect.fnUntraced(function* (
         { acquired, clone, languages, ready }: Effect.Success<ReturnType<typeof handOver>>,
-        { idleMs, limits, parkAfterMs, way, ...setup }: Prepared,
+        prepared: Prepared,
         started: number,
         origin?: Pick<Snapshot.Held, "snapshot" | "languages">
       ): Effect.fn.Return<Session.Session, SandboxError, Scope.Scope> {
+        const { env, idleMs, limits, parkAfterMs, way } = prepared
         const parking = yield* Parking.make(
           { vm: clone.vm, leave: clone.place.giveBack },
           { keeper: snapshots.keeper, afterMs: parkAfterMs, accept: way.accept }
@@ -226,14 +249,12 @@ export class Sandbox extends Context.Service<
             snapshot: (from, options = {}) =>
               Effect.flatMap(decodeSnapshotOptions(options), (decoded) => snapshots.take(source(from), decoded)),
             fork: (from, n, options) =>
-              fork(source(from), n, {
-                ...setup,
-                limits,
-                network: way.policy(),
-                ...(idleMs !== undefined && { idleMs }),
-                ...(parkAfterMs !== undefined && { parkAfterMs }),
-                ...options
-              })
+              fork(
+                source(from),
+                n,
+                { env, limits, network: way.policy(), ...timesOf(prepared), ...options },
+                options?.secrets === undefined ? way.keeping : undefined
+              )
           },
           way,
           parking
@@ -244,7 +265,7 @@ export class Sandbox extends Context.Service<
 
       /** What a session that goes on from something is set up with. */
       const setupFrom = Effect.fnUntraced(function* (held: Snapshot.Held, options: SessionOptions) {
-        const { env = {}, limits: given = {}, network = none, ...decoded } = yield* decodeOptions(options)
+        const { env = {}, limits: given = {}, network = none, secrets = {}, ...decoded } = yield* decodeOptions(options)
         const limits = { ...defaults, memoryMiB: held.limitMiB, ...given }
         if (limits.memoryMiB > held.limitMiB) {
           return yield* fail(
@@ -255,7 +276,7 @@ export class Sandbox extends Context.Service<
             })
           )
         }
-        return { env, limits, network, ...timesOf(decoded) }
+        return { env, limits, network, secrets, ...timesOf(decoded) }
       })
 
       const startFrom = Effect.fnUntraced(function* (held: Snapshot.Held, setup: Setup) {
@@ -265,23 +286,23 @@ export class Sandbox extends Context.Service<
         return yield* establish(yield* handOver(clone, prepared), prepared, started, held)
       })
 
-      const fork: (source: Snapshot.Source, n: number, options: SessionOptions) => ReturnType<Session.Session["fork"]> =
-        Effect.fn("Session.fork")(function* (
-          source: Snapshot.Source,
-          given: number,
-          options: SessionOptions
-        ): Effect.fn.Return<ReadonlyArray<Result.Result<Session.Session, SandboxError>>, SandboxError, Scope.Scope> {
-          const n = yield* decodeForks(given)
-          const home = yield* Effect.scope
-          return yield* Effect.scoped(
-            Effect.gen(function* () {
-              const held = yield* snapshots.hold(source)
-              const setup = yield* setupFrom(held, options)
-              const child = Scope.provide(inScope(startFrom(held, setup)), home)
-              return yield* Effect.forEach(Array.from({ length: n }), () => Effect.result(child), { concurrency: 2 })
-            })
-          )
-        })
+      const fork: ForkFrom = Effect.fn("Session.fork")(function* (
+        source: Snapshot.Source,
+        given: number,
+        options: SessionOptions,
+        inherited: Egress.Keeping | undefined
+      ): Effect.fn.Return<ReadonlyArray<Result.Result<Session.Session, SandboxError>>, SandboxError, Scope.Scope> {
+        const n = yield* decodeForks(given)
+        const home = yield* Effect.scope
+        return yield* Effect.scoped(
+          Effect.gen(function* () {
+            const held = yield* snapshots.hold(source)
+            const setup = { ...(yield* setupFrom(held, options)), inherited }
+            const child = Scope.provide(inScope(startFrom(held, setup)), home)
+            return yield* Effect.forEach(Array.from({ length: n }), () => Effect.result(child), { concurrency: 2 })
+          })
+        )
+      })
 
       /** Fails with what a `PackageError` means, which takes a VM to tell. */
       const refuse = Effect.fnUntraced(function* (error: PackageError, limits: Required<Limits>) {
@@ -301,7 +322,7 @@ export class Sandbox extends Context.Service<
         options: SessionOptions
       ): Effect.fn.Return<Session.Session, SessionFailure, Scope.Scope> {
         const decoded = yield* decodeOptions(options)
-        const { env = {}, from, limits: given = {}, network = none, packages } = decoded
+        const { env = {}, from, limits: given = {}, network = none, packages, secrets = {} } = decoded
         if (from !== undefined) {
           if (packages !== undefined && parsed(packages).length > 0) {
             const expected = "none beside `from`, which has what its session had"
@@ -313,7 +334,7 @@ export class Sandbox extends Context.Service<
         const limits = { ...defaults, ...given }
         yield* Observe.annotate({ memory_mib: limits.memoryMiB })
         const started = yield* Clock.currentTimeMillis
-        const setup = yield* prepare({ env, limits, network, ...timesOf(decoded) })
+        const setup = yield* prepare({ env, limits, network, secrets, ...timesOf(decoded) })
         const handed = yield* pool
           .clone(limits.memoryMiB, (clone) => handOver(clone, setup), packages)
           .pipe(Effect.catchTag("PackageError", (error) => refuse(error, limits)))

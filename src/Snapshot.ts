@@ -82,7 +82,7 @@ const decodeDetails = Schema.decodeUnknownOption(Details)
 export const notCaptured: ReadonlyArray<string> = [
   "executions and file transfers under way: in what starts from it they have been interrupted at that moment",
   "handles: programs that were spawned run on, with nobody to read their output or write to them",
-  "the session's env, limits, receipts and what it has not read of its output",
+  "the session's env, secrets, limits, receipts and what it has not read of its output",
   "open ports and connections to outside the VM",
   "randomness, clock, host name and machine id: they are fresh in every session that starts from it"
 ]

@@ -52,6 +52,9 @@ export * as Sandbox from "./Sandbox.ts"
 /** The five error channels. @since 0.1.0 */
 export * as SandboxError from "./SandboxError.ts"
 
+/** What the code may use and never see. @since 0.1.0 */
+export * as Secrets from "./Secrets.ts"
+
 /** A caller's hold on one VM. @since 0.1.0 */
 export * as Session from "./Session.ts"
 

@@ -2,9 +2,13 @@ import { assert, layer } from "@effect/vitest"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Redacted from "effect/Redacted"
+import * as Result from "effect/Result"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
+import * as Tracer from "effect/Tracer"
+import { execFileSync } from "node:child_process"
 import * as http from "node:http"
 import * as https from "node:https"
 import * as net from "node:net"
@@ -31,9 +35,14 @@ except OSError as error:
 const limits = { timeMs: 120_000 }
 const patience = 240_000
 
+/** The headers in which servers were given something secret. */
+const heard: Array<string> = []
+
 /** What every host answers. */
 const answer: http.RequestListener = (request, response) => {
   const { headers, url } = request
+  const { authorization, "x-key": key } = headers
+  if (authorization !== undefined || key !== undefined) heard.push(`${headers.host}${url} ${authorization ?? key}`)
   if (url === "/redirect") return void response.writeHead(302, { location: "http://10.0.0.1/" }).end()
   if (url?.startsWith("/repo/info/refs")) return void response.end(`${"01".repeat(20)}\trefs/heads/main\n`)
   if (url === "/large") return void response.end(Buffer.alloc(2_000_000, "x"))
@@ -52,6 +61,8 @@ class World extends Context.Service<
     readonly silent: number
     /** A session for which the names of this world lead to its servers, and no other name anywhere. */
     readonly session: (options: PlainSessionOptions) => Effect.Effect<Session, SandboxError, Scope.Scope>
+    /** The same for sessions that are made of it. */
+    readonly within: <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
   }
 >()("exec-sandbox/test/World") {
   static readonly layer = Layer.effect(
@@ -71,8 +82,8 @@ class World extends Context.Service<
       const plain = yield* listening(http.createServer(answer))
       const silent = yield* listening(net.createServer((socket) => socket.on("error", () => {}).pause()))
       const dial = yield* Dialler
-      const session = (options: PlainSessionOptions) =>
-        sandbox.session({ limits, ...options }).pipe(
+      const within = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+        effect.pipe(
           Effect.provideService(Dialler, (address, port) => {
             if (address === "127.0.0.1") return dial(address, port)
             return dial("127.0.0.1", port === 443 ? secure : port === 9 ? silent : plain)
@@ -83,7 +94,8 @@ class World extends Context.Service<
               : Effect.fail(new Unresolved({ code: "ENOTFOUND" }))
           )
         )
-      return { plain, silent, session }
+      const session = (options: PlainSessionOptions) => within(sandbox.session({ limits, ...options }))
+      return { plain, silent, session, within }
     })
   )
 }
@@ -328,6 +340,92 @@ print([errno(*it) for it in (
           assert.deepInclude(spawned, denied)
           const handled = yield* Effect.flip(it.run(`${curl}; exit 3`))
           assert.strictEqual(handled._tag, "TaskFailed")
+        }),
+      patience
+    )
+
+    it.effect(
+      "secrets are put in on their way to their hosts, and the guest never sees them",
+      () =>
+        Effect.gen(function* () {
+          const { session, within } = yield* World
+          const spans: Array<Tracer.Span> = []
+          const tracer = Tracer.make({
+            span: (options) => {
+              const span = new Tracer.NativeSpan(options)
+              spans.push(span)
+              return span
+            }
+          })
+          const value = "ghp_the-value-of-the-token"
+          const basic = `Basic ${Buffer.from(`user:${value}`).toString("base64")}`
+          const shown: Array<unknown> = []
+          yield* Effect.gen(function* () {
+            const it = yield* session({
+              network: NetworkPolicy.allow(["a.example", "b.example"]),
+              secrets: {
+                TOKEN: { value: Redacted.make(value), hosts: ["a.example"] },
+                KEY: { value: Redacted.make("the-key"), hosts: ["b.example"], header: "X-Key" }
+              }
+            })
+            const urllib = `
+import os, urllib.request
+token = os.environ["TOKEN"]
+def ask(url, **headers):
+    return urllib.request.urlopen(urllib.request.Request(url, headers=headers)).read().decode()
+print(ask("https://a.example/py", Authorization=f"Bearer {token}"), ask("https://b.example/py", **{"X-Key": os.environ["KEY"]}))`
+            shown.push(yield* python(it, urllib))
+            shown.push(
+              yield* javascript(
+                it,
+                `const headers = { authorization: "token " + process.env.TOKEN }
+                 await (await fetch("https://a.example/js", { headers, method: "POST", body: "x".repeat(300_000) })).text()`
+              )
+            )
+            const programs = `
+curl -sS -u "user:$TOKEN" https://a.example/curl
+env | grep -c ^TOKEN=exec-sandbox-secret-`
+            const ran = yield* bash(it, programs)
+            shown.push(ran)
+            assert.strictEqual(ran.stdout, "a.example /curl 01\n")
+            assert.deepStrictEqual(heard, [
+              `a.example/py Bearer ${value}`,
+              "b.example/py the-key",
+              `a.example/js token ${value}`,
+              `a.example/curl ${basic}`
+            ])
+            assert.deepStrictEqual(
+              ran.receipt.egress?.map(({ name, rule, secrets }) => [name, rule, secrets]),
+              [["a.example", "a.example", ["TOKEN"]]]
+            )
+
+            heard.length = 0
+            const elsewhere = yield* failure(python(it, 'ask("https://b.example/", Authorization="Bearer " + token)'))
+            shown.push(elsewhere)
+            assert.deepInclude(elsewhere, { _tag: "PermissionDenied", target: "b.example:443", rule: "secret" })
+            const plain = yield* failure(bash(it, 'curl -sS -H "Authorization: Bearer $TOKEN" http://a.example/'))
+            shown.push(plain)
+            assert.deepInclude(plain, {
+              _tag: "PermissionDenied",
+              target: "a.example:80",
+              rule: "secret",
+              grant: 'send TOKEN over TLS to one of its hosts, or add "a.example:80" to them'
+            })
+
+            // Its programs go on as they were, with what they remember.
+            const [forked] = yield* within(it.fork(1))
+            if (forked === undefined || Result.isFailure(forked)) return assert.fail(String(forked))
+            const child = forked.success
+            shown.push(yield* python(child, 'ask("https://a.example/fork", Authorization=token)'))
+            assert.deepStrictEqual(heard, [`a.example/fork ${value}`])
+            shown.push(yield* it.network.attempts, execFileSync("ps", ["-eo", "args"], { encoding: "utf8" }))
+          }).pipe(Effect.scoped, Effect.withTracer(tracer))
+          const text = JSON.stringify([shown, spans.map(({ attributes, name }) => [name, [...attributes]])])
+          for (const there of ["TOKEN", '"version":1', "Session.fork", "qemu-system"]) {
+            assert.include(text, there)
+          }
+          assert.notInclude(text, value)
+          assert.notInclude(text, Buffer.from(value).toString("base64"))
         }),
       patience
     )

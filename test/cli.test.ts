@@ -12,6 +12,7 @@ import { parseBytes, parsePair } from "../src/cli/flags.ts"
 import * as json from "../src/cli/json.ts"
 import { size, table } from "../src/cli/output.ts"
 import * as progress from "../src/cli/progress.ts"
+import { parseSecret } from "../src/cli/secrets.ts"
 import { languageOf, looksLikeFile, sourceOf } from "../src/cli/source.ts"
 import { Result } from "../src/Execution.ts"
 import type { ProgressEvent } from "../src/internal/Progress.ts"
@@ -155,6 +156,19 @@ describe("flags", () => {
     ["A=b=c", ["A", "b=c"]],
     ["a.b-c= x ", ["a.b-c", " x "]]
   ])("%s is a pair", (text, pair) => assert.deepStrictEqual(Option.getOrUndefined(parsePair(text)), pair as never))
+
+  it.each([
+    ["A@b", { name: "A", from: "A", hosts: ["b"] }],
+    ["A=B@c,*.d:8443", { name: "A", from: "B", hosts: ["c", "*.d:8443"] }],
+    ["A_1=/x@y=z/f@b", { name: "A_1", from: "/x@y=z/f", hosts: ["b"] }],
+    ["A", undefined],
+    ["A=@b", undefined],
+    ["A@", undefined],
+    ["@b", undefined],
+    ["1=B@c", undefined]
+  ] as const)("%s as a secret", (text, wanted) =>
+    assert.deepEqual(Option.getOrUndefined(parseSecret(text)), wanted as never)
+  )
 
   it.each(["A", "=b", "", "="])("%s is no pair", (text) => assert.isTrue(Option.isNone(parsePair(text))))
 
@@ -403,6 +417,11 @@ describe.concurrent("the command line", { timeout: 30_000 }, () => {
     [["run", "-t", "-1", "print(1)"], /--time/],
     [["run", "-t", "x", "print(1)"], /--time/],
     [["run", "-e", "X", "print(1)"], /--env: "X"[^]*NAME=VALUE/],
+    [["run", "--secret", "TOKEN", "print(1)"], /--secret: "TOKEN"[^]*NAME@HOST/],
+    [["run", "--secret", "TOKEN=NO_SUCH_VARIABLE@a.example", "print(1)"], /--secret TOKEN: its .*variable is not set/],
+    [["run", "--secret", "TOKEN=./missing@a.example", "print(1)"], /--secret TOKEN: its file cannot be read/],
+    [["run", "--secret", "PATH@10.0.0.1", "print(1)"], /secrets\.PATH\.hosts\.0/],
+    [["run", "--secret", "PATH@a.example", "print(1)"], /does not grant "a\.example"[^]*allow "a\.example"/],
     [["run", "--upload", "file", "print(1)"], /--upload: "file"[^]*HOST:GUEST/],
     [["run", "--upload", ":guest", "print(1)"], /HOST:GUEST/],
     [["run", "--upload", "host:", "print(1)"], /HOST:GUEST/],

@@ -127,9 +127,21 @@ describe("exec-sandbox run", { timeout }, () => {
     assert.deepStrictEqual(said(done), [])
   })
 
-  it("sets variables", async () => {
-    const done = await python("import os; print([os.environ[n] for n in ('A', 'B')])", "-e", "A=1=2", "-e", "B=")
-    assert.strictEqual(done.stdout, "['1=2', '']\n")
+  it("sets variables, and placeholders for secrets", async () => {
+    const value = "the-value-of-the-token"
+    const file = join(scratch, "token")
+    writeFileSync(file, `${value}-2\n`)
+    const code = "import os; print([os.environ[n] for n in ('A', 'B', 'T', 'F')])"
+    const secrets = ["--secret", "T=CALLERS@a.example", "--secret", `F=${file}@*.b.example:8443,a.example`]
+    const allow = ["--allow", "a.example", "--allow", "*.b.example:8443"]
+    const args = ["run", "-q", "--json", "-e", "A=1=2", "-e", "B=", ...secrets, ...allow, code]
+    const cli = startCli(args, { env: { CALLERS: value } })
+    const done = await cli.finished
+    assert.match(
+      JSON.parse(done.stdout).stdout,
+      /^\['1=2', '', 'exec-sandbox-secret-\w{40}', 'exec-sandbox-secret-\w{40}'\]\n$/
+    )
+    assert.notInclude(done.stdout + done.stderr, value)
   })
 
   it("streams many bytes exactly", async () => {

@@ -34,15 +34,21 @@ const extrasOf = (file: string, common: () => ReadonlySet<string>): ReadonlyArra
   }
 }
 
-/** The authorities as PEM, empty when there are none; at most 64 KiB of them. */
-export const authorities = (env: { readonly [name: string]: string | undefined } = process.env): string => {
+type Environment = { readonly [name: string]: string | undefined }
+
+/** All of them, each as PEM. */
+export const extras = (env: Environment = process.env): ReadonlyArray<string> => {
   let everybodys: ReadonlySet<string> | undefined
   const common = () => (everybodys ??= new Set(tls.rootCertificates.map(bare)))
   const files = new Set(variables.map((name) => env[name] ?? "").filter((file) => file !== ""))
-  const pems = new Set([...files].flatMap((file) => extrasOf(file, common)))
+  return [...new Set([...files].flatMap((file) => extrasOf(file, common)))]
+}
+
+/** The authorities as PEM, empty when there are none; at most 64 KiB of them. */
+export const authorities = (env?: Environment): string => {
   // A list's own additions are at its end, behind those of the distribution: they come first.
   let text = ""
-  for (const pem of [...pems].toReversed()) if (text.length + pem.length < maxBytes) text += `${pem}\n`
+  for (const pem of extras(env).toReversed()) if (text.length + pem.length < maxBytes) text += `${pem}\n`
   return text
 }
 
@@ -53,8 +59,8 @@ const environment = {
   REQUESTS_CA_BUNDLE: "/etc/ssl/certs/ca-certificates.crt"
 }
 
-/** What a guest with a network is given of the host's trust. */
-export const grant = (): { readonly authorities: string; readonly env: Readonly<Record<string, string>> } => {
-  const text = authorities()
+/** What a guest with a network is given of the host's trust, and of `own`, an authority of its session. */
+export const grant = (own = ""): { readonly authorities: string; readonly env: Readonly<Record<string, string>> } => {
+  const text = own + authorities()
   return { authorities: text, env: text === "" ? {} : environment }
 }

@@ -11,14 +11,19 @@ import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import type * as net from "node:net"
 import type { Explanation, NetworkPolicy } from "../NetworkPolicy.ts"
+import type { Secrets } from "../Secrets.ts"
 import type { Hello } from "./ClientHello.ts"
 import * as Authorities from "./Authorities.ts"
+import * as Border from "./Border.ts"
 import { Dialler } from "./Dial.ts"
 import { type Compiled, compile, judge, judgeAddress } from "./Judge.ts"
 import * as Ledger from "./Ledger.ts"
+import * as Placeholders from "./Placeholders.ts"
 import { fileHosts, Finder, hostPort, type Registries } from "./Registries.ts"
+import { elsewhere, type Unfit } from "./RequestHead.ts"
 import { bounded, Resolver } from "./Resolver.ts"
 import { hostName } from "./Rules.ts"
+import * as SessionAuthority from "./SessionAuthority.ts"
 import * as Splice from "./Splice.ts"
 import { hostText, parseHost, type Target, targetText } from "./Target.ts"
 
@@ -39,7 +44,26 @@ export interface Egress {
   /** Holds for every connection from now on; open ones that it does not grant are cut off. */
   readonly update: (policy: NetworkPolicy) => Effect.Effect<void>
   readonly explain: (target: Target) => Effect.Effect<Explanation>
+  /** What stands in the guest's environment for the session's secrets. */
+  readonly placeholders: Readonly<Record<string, string>>
+  readonly keeping: Keeping
 }
+
+/** The secrets of a session, and of its forks, in whose memory are its placeholders and the trust in its authority. */
+export interface Keeping {
+  readonly secrets: ReadonlyArray<Placeholders.Bound>
+  readonly authority: SessionAuthority.SessionAuthority | undefined
+}
+
+/** Keeps secrets for a session. */
+export const keep = (given: Secrets): Effect.Effect<Keeping> =>
+  Effect.map(Clock.Clock, (clock) => {
+    const secrets = Placeholders.bind(given)
+    const authority = secrets.length === 0 ? undefined : SessionAuthority.make(() => clock.currentTimeMillisUnsafe())
+    return { secrets, authority }
+  })
+
+const nothingKept: Keeping = { secrets: [], authority: undefined }
 
 /** See `NetworkGrant` of `guest/Protocol`. */
 export interface Grant {
@@ -72,10 +96,38 @@ class Refused {
   }
 }
 
+/** Writes down that a connection is refused after it was made, and gives the reason. */
+type Refuse = (refused: Pick<Unfit, "reason" | "grant"> & { readonly rule: string }) => string
+
+/** Refuses TLS that does not name the target. */
+const serverName =
+  (target: Target, refuse: Refuse) =>
+  (hello: Hello): string | undefined => {
+    const said = hello._tag === "Hello" && hello.name !== null ? parseHost(hello.name) : undefined
+    const name = hostText(target.host)
+    if (said?.kind === "name" && said.name === name) return undefined
+    return refuse({
+      rule: "sni",
+      grant: `use TLS with the granted name ${name} on port ${target.port}, or grant what it names`,
+      reason:
+        hello._tag === "Hello"
+          ? hello.name === null
+            ? "TLS without a server name"
+            : `TLS for ${JSON.stringify(hello.name.slice(0, 253))}`
+          : hello._tag === "Not"
+            ? hello.problem
+            : "a ClientHello that is too long"
+    })
+  }
+
 /** Makes the way out of one session; the scope's end cuts every connection off. */
-export const make = Effect.fnUntraced(function* (first: NetworkPolicy): Effect.fn.Return<Egress, never, Scope.Scope> {
+export const make = Effect.fnUntraced(function* (
+  first: NetworkPolicy,
+  keeping: Keeping = nothingKept
+): Effect.fn.Return<Egress, never, Scope.Scope> {
   const dial = yield* Dialler
   const clock = yield* Clock.Clock
+  const { authority, secrets } = keeping
   const resolve = bounded(yield* Resolver, () => clock.currentTimeMillisUnsafe())
   const fork = yield* FiberSet.makeRuntime<never, void, never>()
   const find = yield* Finder
@@ -183,26 +235,22 @@ export const make = Effect.fnUntraced(function* (first: NetworkPolicy): Effect.f
   })
 
   /** Who must be named where the port is TLS's and a name was granted. */
-  const tlsCheck = (target: Target, entry: Ledger.Entry) => {
+  const tlsCheck = (target: Target, refuse: Refuse) => {
     const { host, port } = target
     if (port !== 443 || host.kind !== "name" || compiled.policy._tag === "All" || host.name === hostName)
       return undefined
-    return (hello: Hello): string | undefined => {
-      const said = hello._tag === "Hello" && hello.name !== null ? parseHost(hello.name) : undefined
-      if (said?.kind === "name" && said.name === host.name) return undefined
-      entry.decision = "deny"
-      entry.rule = "sni"
-      entry.errno = "ECONNRESET"
-      entry.grant = `use TLS with the granted name ${host.name} on port 443, or grant what it names`
-      entry.reason =
-        hello._tag === "Hello"
-          ? hello.name === null
-            ? "TLS without a server name"
-            : `TLS for ${JSON.stringify(hello.name.slice(0, 253))}`
-          : hello._tag === "Not"
-            ? hello.problem
-            : "a ClientHello that is too long"
-      return entry.reason
+    return serverName(target, refuse)
+  }
+
+  /** Looks for placeholders in what is not TLS. */
+  const watchFor = (target: Target, refuse: Refuse) => {
+    if (secrets.length === 0) return undefined
+    const scan = Placeholders.scanner(secrets)
+    let tls: boolean | undefined
+    return (bytes: Uint8Array): string | undefined => {
+      tls ??= bytes[0] === 22
+      const found = tls ? undefined : scan(bytes)
+      return found === undefined ? undefined : refuse(elsewhere(found, target))
     }
   }
 
@@ -241,16 +289,28 @@ export const make = Effect.fnUntraced(function* (first: NetworkPolicy): Effect.f
         if (entry.decision === "allow") entry.reason = problem ?? null
       }
       peer.note({ event: "connected" })
-      const check = tlsCheck(target, entry)
-      const judged =
-        check === undefined
-          ? undefined
-          : (hello: Hello): string | undefined => {
-              const refused = check(hello)
-              if (refused !== undefined) peer.note({ event: "refused", errno: "ECONNRESET" })
-              return refused
-            }
-      const made = Splice.make(socket, peer, entry, judged, over)
+      // Of a connection that was made, the agent learns of its refusal by itself.
+      const refuse: Refuse = (refused) => {
+        peer.note({ event: "refused", errno: "ECONNRESET" })
+        Object.assign(entry, { ...refused, decision: "deny", errno: "ECONNRESET" })
+        return refused.reason
+      }
+      const mine = secrets.filter((it) => Placeholders.isFor(target, it))
+      const made =
+        mine.length === 0 || authority === undefined
+          ? Splice.make(socket, peer, entry, tlsCheck(target, refuse), over, watchFor(target, refuse))
+          : Border.make({
+              target,
+              socket,
+              peer,
+              entry,
+              over,
+              mine,
+              refuse,
+              others: secrets.filter((it) => !mine.includes(it)),
+              identity: () => authority.identity(hostText(target.host)),
+              check: serverName(target, refuse)
+            })
       const it: Live = { entry, target, address, cut: made.cut }
       live.add(it)
       splice = made
@@ -299,7 +359,7 @@ export const make = Effect.fnUntraced(function* (first: NetworkPolicy): Effect.f
     policy: () => compiled.policy,
     grant: (policy) => {
       if (policy._tag === "None") return null
-      const { authorities, env } = Authorities.grant()
+      const { authorities, env } = Authorities.grant(authority?.certificate)
       return { authorities, env: { ...env, ...registriesOf(policy).env } }
     },
     update: (policy) =>
@@ -319,6 +379,8 @@ export const make = Effect.fnUntraced(function* (first: NetworkPolicy): Effect.f
       const decision = judge(compiled, target)
       if (compiled.policy._tag !== "Packages" || decision.rule !== "not-granted") return Effect.succeed(decision)
       return Effect.map(learn, () => judge(compiled, target))
-    }
+    },
+    keeping,
+    placeholders: Object.fromEntries(secrets.map(({ name, placeholder }) => [name, placeholder]))
   }
 })

@@ -17,6 +17,8 @@ export interface Entry {
   grant: string | null
   /** What the guest's connect was answered with, of one that was refused; ECONNRESET after it was connected. */
   errno: string | null
+  /** Secrets that were put into what the guest sent, where there are any for the host. */
+  secrets?: ReadonlyArray<string>
 }
 
 /** Attempts kept for each receipt, and for the session; what is beyond is counted. */
@@ -40,14 +42,15 @@ export interface Ledger {
   readonly latest: () => ReadonlyArray<NetworkAttempt>
 }
 
-const plain = ({ bytesIn, bytesOut, decision, name, port, reason, rule }: Entry): NetworkAttempt => ({
+const plain = ({ bytesIn, bytesOut, decision, name, port, reason, rule, secrets }: Entry): NetworkAttempt => ({
   name,
   port,
   decision,
   rule,
   reason,
   bytesIn,
-  bytesOut
+  bytesOut,
+  ...(secrets !== undefined && { secrets })
 })
 
 export const make = (): Ledger => {

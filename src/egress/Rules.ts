@@ -78,6 +78,14 @@ export const parseRule = (text: string): Rule | string => {
   return { kind: "name", text, ports, name: parsed.name }
 }
 
+/** Reads who a secret is for: names only, one port. */
+export const parseSecretHost = (text: string): Rule | string => {
+  const rule = parseRule(text)
+  if (typeof rule === "string") return rule
+  if (rule.kind !== "name" && rule.kind !== "suffix") return "a name, as in `api.example.com`: it must be said in TLS"
+  return rule.ports === defaultPorts ? { ...rule, ports: [443] } : rule
+}
+
 /** The first rule that grants a host by what it is called. For an address that is a rule for the address itself. */
 export const granting = (rules: ReadonlyArray<Rule>, { host, port }: Target): Rule | undefined =>
   rules.find((rule) => rule.ports.includes(port) && matches(rule, host))

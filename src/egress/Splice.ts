@@ -33,15 +33,16 @@ export interface Splice extends Receiver {
 }
 
 /**
- * `check` judges the first bytes where they must be TLS: `undefined` lets them pass, a text refuses them. `over` is called
- * once.
+ * `check` judges the first bytes where they must be TLS: `undefined` lets them pass, a text refuses them. `watch` judges all
+ * that the guest sends in the same way. `over` is called once.
  */
 export const make = (
   socket: net.Socket,
   peer: Peer,
   counts: Counts,
   check: ((hello: ClientHello.Hello) => string | undefined) | undefined,
-  over: (problem: string | undefined) => void
+  over: (problem: string | undefined) => void,
+  watch?: (bytes: Uint8Array) => string | undefined
 ): Splice => {
   /** From the socket, not taken by the guest yet. */
   let unsent: Uint8Array | undefined
@@ -74,6 +75,8 @@ export const make = (
   }
 
   const forward = (bytes: Uint8Array): void => {
+    const refused = watch?.(bytes)
+    if (refused !== undefined) return finish(refused)
     counts.bytesOut += bytes.length
     socket.write(bytes, () => peer.consumed(bytes.length))
   }

@@ -12,6 +12,9 @@ const shown = (value: unknown): string => {
   return text.length > 80 ? `${text.slice(0, 80)}…` : text
 }
 
+/** What is under such a name is never shown, only what kind of thing it is. */
+const isSecret = (field: string): boolean => /secret/i.test(field)
+
 /** A decoder for a Schema whose input comes from a caller. Unknown fields are refused: they are misspelt ones. */
 export const decodeInput = <S extends Schema.Top>(
   schema: S,
@@ -30,9 +33,8 @@ export const decodeInput = <S extends Schema.Top>(
         }
         const field = path.length === 0 ? name : path.map(String).join(".")
         const message = issue?.message ?? "a valid value"
-        return fail(
-          new InvalidInput({ field, problem: `got ${shown(value)}`, expected: message.replace(/^Expected /, "") })
-        )
+        const got = isSecret(field) ? typeof value : shown(value)
+        return fail(new InvalidInput({ field, problem: `got ${got}`, expected: message.replace(/^Expected /, "") }))
       })
     )
 }

@@ -16,6 +16,7 @@ import { ofFailure, ofResult } from "../json.ts"
 import { printJson, write } from "../output.ts"
 import { floating, packages } from "../packages.ts"
 import { type Drawer, withProgress } from "../progress.ts"
+import { secret, secretsOf } from "../secrets.ts"
 import { type Problem, sourceOf } from "../source.ts"
 import { traced } from "../trace.ts"
 import * as transfer from "../transfer.ts"
@@ -61,6 +62,7 @@ export const run = Command.make(
     env: flags.env,
     network: flags.network,
     allow: flags.allow,
+    secret,
     stdin: Flag.Boolean("stdin").pipe(
       Flag.withAlias("i"),
       Flag.withoutNegation,
@@ -87,7 +89,7 @@ export const run = Command.make(
   },
   Effect.fn("cli.run")(function* (given) {
     const { allow, changes, code, download, env, expose, file, json, language, memory, network, quiet, stdin } = given
-    const { floating, package: wanted, time, trace, upload } = given
+    const { floating, package: wanted, secret, time, trace, upload } = given
     const source = sourceOf(Option.getOrUndefined(code), Option.getOrUndefined(file), Option.getOrUndefined(language))
     if (source._tag === "Problem") return yield* usage(source)
     if (changes && !json) return yield* usage({ message: "--changes needs --json", missing: false })
@@ -110,7 +112,8 @@ export const run = Command.make(
           }
         }
         yield* drawer.clear
-        const options = { network: flags.policyOf(network, allow), packages: { ...wanted, floating } }
+        const secrets = yield* secretsOf(secret)
+        const options = { network: flags.policyOf(network, allow), packages: { ...wanted, floating }, secrets }
         const alone = json ? asJson(Sandbox.run(request, options)) : live(Sandbox.stream(request, options), drawer)
         const inSession = Effect.gen(function* () {
           const session = yield* Sandbox.session({ ...options, limits: request.limits ?? {} })
@@ -138,6 +141,10 @@ export const run = Command.make(
     { command: "exec-sandbox run 'print(1 + 1)'", description: "Python" },
     { command: "exec-sandbox run -l bash 'uname -a' -t 5", description: "bash, for at most five seconds" },
     { command: "exec-sandbox run -f fetch.py --allow api.example.com", description: "With one host to talk to" },
+    {
+      command: "exec-sandbox run -f pr.py --allow api.github.com --secret GITHUB_TOKEN@api.github.com",
+      description: "With a token that it can use and not see"
+    },
     { command: "exec-sandbox run -f script.ts --json", description: "A file, with everything about its run as JSON" }
   ])
 )

@@ -14,6 +14,7 @@ import { Leave } from "../ending.ts"
 import * as flags from "../flags.ts"
 import { write } from "../output.ts"
 import { withProgress } from "../progress.ts"
+import { secret, secretsOf } from "../secrets.ts"
 
 /** Terminals that the image has descriptions of. */
 const terminals = /^(ansi|linux|rxvt|screen|tmux|vt\d+|xterm)(-[a-z0-9]+)*$/
@@ -100,9 +101,10 @@ export const shell = Command.make(
     env: flags.env,
     network: flags.network,
     allow: flags.allow,
+    secret,
     quiet: flags.quiet
   },
-  Effect.fn("cli.shell")(function* ({ allow, command, env, memory, network, quiet }) {
+  Effect.fn("cli.shell")(function* ({ allow, command, env, memory, network, quiet, secret }) {
     const terminal = process.stdin.isTTY && process.stdout.isTTY
     const code = yield* withProgress(
       quiet,
@@ -111,7 +113,8 @@ export const shell = Command.make(
           const session = yield* Sandbox.session({
             env: { ...(terminal && terminalEnv()), ...env },
             limits: Option.isSome(memory) ? { memoryMiB: memory.value } : {},
-            network: flags.policyOf(network, allow)
+            network: flags.policyOf(network, allow),
+            secrets: yield* secretsOf(secret)
           })
           yield* drawer.clear
           const it = yield* session.spawn(command.length === 0 ? ["bash"] : command, terminal ? { pty: size() } : {})

@@ -1,0 +1,59 @@
+/** `--secret`: what the code may use and not see. The value is in no argument, where every process could read it. */
+import * as Flag from "effect/cli/Flag"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Redacted from "effect/Redacted"
+import { readFile } from "node:fs/promises"
+import { variable } from "../internal/Environment.ts"
+import type { Secrets } from "../Secrets.ts"
+import { Leave } from "./ending.ts"
+
+/** A secret as it is asked for; `from` is a variable of this process, or a file when there is a slash in it. */
+interface Wanted {
+  readonly name: string
+  readonly from: string
+  readonly hosts: ReadonlyArray<string>
+}
+
+/** Splits `NAME[=FROM]@HOST,…` at the last `@`; whether the hosts are good ones is the library's to say. */
+export const parseSecret = (text: string): Option.Option<Wanted> => {
+  const [, name, from, hosts] = /^([A-Za-z_]\w*)(?:=(.+))?@([^@]+)$/s.exec(text) ?? []
+  if (name === undefined || hosts === undefined) return Option.none()
+  return Option.some({ name, from: from ?? name, hosts: hosts.split(",") })
+}
+
+/** `--secret`, any number of times. */
+export const secret = Flag.String("secret").pipe(
+  Flag.withMetavar("NAME[=FROM]@HOST[,HOST]"),
+  Flag.withDescription(
+    "Give the code a placeholder in the variable NAME, which becomes a secret in headers of HTTPS requests to HOST (--allow it too). " +
+      "It is read from the variable FROM of this command, or from a file when FROM has a slash; may be repeated"
+  ),
+  Flag.filterMap(parseSecret, () => "NAME@HOST, NAME=VARIABLE@HOST or NAME=./FILE@HOST"),
+  Flag.atLeast(0)
+)
+
+const read = ({ from, name }: Wanted): Effect.Effect<string, Leave> => {
+  const missing = (why: string) => Effect.fail(new Leave({ code: 2, why: `--secret ${name}: ${why}` }))
+  if (from.includes("/")) {
+    return Effect.tryPromise(() => readFile(from, "utf8")).pipe(
+      Effect.map((text) => text.replace(/\r?\n$/, "")),
+      Effect.catch(() => missing("its file cannot be read"))
+    )
+  }
+  return variable(from).pipe(
+    Effect.filterOrElse(
+      (value) => value !== undefined,
+      () => missing("its environment variable is not set")
+    )
+  )
+}
+
+/** Reads the values. */
+export const secretsOf = (wanted: ReadonlyArray<Wanted>): Effect.Effect<Secrets, Leave> =>
+  Effect.map(
+    Effect.forEach(wanted, (it) =>
+      Effect.map(read(it), (value) => [it.name, { value: Redacted.make(value), hosts: it.hosts }] as const)
+    ),
+    (all) => Object.fromEntries(all)
+  )

@@ -1,0 +1,192 @@
+/**
+ * Requests of the guest and answers of the server, as they cross the border. All of HTTP is read and written by Node's own
+ * server and client, the strict way: neither side ever sees the other's bytes, only what was understood of them.
+ */
+import * as http from "node:http"
+import type * as https from "node:https"
+import { Duplex, pipeline } from "node:stream"
+import { type Bound, scanner } from "./Placeholders.ts"
+import * as RequestHead from "./RequestHead.ts"
+import { hostText, type Target } from "./Target.ts"
+
+/** What an exchange needs of the connection that it is on. */
+export interface Connection {
+  readonly target: Target
+  /** The secrets that are for the target, and those that are not. */
+  readonly mine: ReadonlyArray<Bound>
+  readonly others: ReadonlyArray<Bound>
+  /** These secrets are put into a request. */
+  readonly used: (names: ReadonlyArray<string>) => void
+  readonly finish: (problem: string | undefined) => void
+  readonly refuse: (unfit: RequestHead.Unfit) => void
+  /** For callbacks of streams, out of which nothing may be thrown. */
+  readonly guarded: <A extends ReadonlyArray<unknown>>(act: (...given: A) => void) => (...given: A) => void
+}
+
+export interface Exchange {
+  /** Whether a request waits for its answer. */
+  readonly busy: () => boolean
+  /** Tells when none does any more. */
+  readonly onIdle: (then: () => void) => void
+  readonly destroy: () => void
+}
+
+/** Requests of one connection that are under way or wait. Nobody needs more than one at a time. */
+const maxRequests = 16
+
+/** Keeps requests in line on the one connection there is. */
+class OneConnection extends http.Agent {
+  #socket: Duplex | undefined
+  constructor(socket: Duplex) {
+    super({ keepAlive: true, maxSockets: 1, maxFreeSockets: 1 })
+    this.#socket = socket
+  }
+  override createConnection(
+    _: http.ClientRequestArgs,
+    done: (error: Error | null, socket: Duplex) => void
+  ): Duplex | undefined {
+    const socket = this.#socket
+    this.#socket = undefined
+    if (socket === undefined) done(new Error("it has closed the connection"), new Duplex())
+    return socket
+  }
+}
+
+/** Written first, it sends the head at once and byte for byte; `flushHeaders` would send it as UTF-8. */
+const nothing = Buffer.alloc(0)
+
+export const messageOf = (error: unknown): string =>
+  error instanceof Error ? ("code" in error && typeof error.code === "string" ? error.code : error.message) : "a defect"
+
+/** Gives the guest the server's answer. */
+const give = (
+  answer: http.IncomingMessage,
+  to: http.ServerResponse,
+  keep: boolean,
+  failed: (problem: string) => void
+): void => {
+  to.sendDate = false
+  if (!keep) to.shouldKeepAlive = false
+  to.writeHead(answer.statusCode ?? 502, answer.statusMessage ?? "", RequestHead.own(answer.rawHeaders))
+  to.write(nothing)
+  // An answer that was cut short must not look whole.
+  pipeline(answer, to, (error) => {
+    if (error !== undefined && error !== null) failed(messageOf(error))
+  })
+}
+
+/** The head of an answer by which the connection becomes another, as it came. */
+const switching = ({ rawHeaders, statusMessage = "" }: http.IncomingMessage): string => {
+  const lines = [`HTTP/1.1 101 ${statusMessage}`]
+  for (let at = 0; at < rawHeaders.length; at += 2) lines.push(`${rawHeaders[at]}: ${rawHeaders[at + 1]}`)
+  return `${lines.join("\r\n")}\r\n\r\n`
+}
+
+/** Serves what comes to `way` from the guest, over the one connection to the server. */
+export const make = (way: https.Server, server: Duplex, connection: Connection): Exchange => {
+  const { finish, guarded, mine, others, refuse, target, used } = connection
+  const agent = new OneConnection(server)
+  let requests = 0
+  let idle: (() => void) | undefined
+  const answered = (): void => {
+    requests--
+    if (requests === 0) idle?.()
+  }
+  const unfit = (reason: string): void => refuse(new RequestHead.Unfit("http-syntax", reason, RequestHead.wellFormed))
+  const lost = (error: Error): void => finish(`the server: ${messageOf(error)}`)
+
+  /** Begins to pass a request on, unless it is refused. */
+  const ask = (request: http.IncomingMessage, upgrade?: string): http.ClientRequest | undefined => {
+    const passed = RequestHead.read(request, target, mine, others, upgrade)
+    if (passed instanceof RequestHead.Unfit) {
+      refuse(passed)
+      return undefined
+    }
+    requests++
+    used(passed.used)
+    const { method = "", url = "" } = request
+    const asked = http.request({
+      agent,
+      host: hostText(target.host),
+      method,
+      path: url,
+      headers: passed.headers,
+      setHost: false,
+      insecureHTTPParser: false,
+      maxHeaderSize: RequestHead.maxHead
+    })
+    return asked.on("error", lost)
+  }
+
+  const handle = guarded((request: http.IncomingMessage, response: http.ServerResponse) => {
+    if (requests >= maxRequests) return unfit("too many requests at once")
+    const asked = ask(request)
+    if (asked === undefined) return
+    response.on("finish", answered)
+    const onContinue = guarded(() => response.writeContinue())
+    asked.on("continue", onContinue)
+    const onResponse = guarded((answer: http.IncomingMessage) => {
+      give(answer, response, asked.shouldKeepAlive && request.complete, finish)
+    })
+    asked.on("response", onResponse)
+    asked.on("drain", () => request.resume())
+    const stray = scanner(others)
+    const onData = guarded((piece: Buffer) => {
+      const found = stray(piece)
+      if (found !== undefined) return refuse(RequestHead.elsewhere(found, target))
+      if (!asked.write(piece)) request.pause()
+    })
+    request.on("data", onData)
+    request.on("end", () => asked.end())
+    request.on("error", (error) => finish(`the guest: ${messageOf(error)}`))
+    asked.write(nothing)
+  })
+  way.on("request", handle)
+  way.on("checkContinue", handle)
+  way.on("connect", () => unfit("a request for a tunnel"))
+  // Of TLS, too.
+  way.on("clientError", (error: NodeJS.ErrnoException) => {
+    if (error.code?.startsWith("HPE_") === true) unfit(`HTTP that cannot be read: ${error.code}`)
+    else finish(`the guest: ${messageOf(error)}`)
+  })
+
+  const onUpgrade = guarded((request: http.IncomingMessage, stream: Duplex, first: Buffer) => {
+    const { upgrade = "" } = request.headers
+    if (upgrade.toLowerCase() !== "websocket" || request.method !== "GET" || requests > 0) {
+      return unfit("a change to another protocol than WebSocket, or beside other requests")
+    }
+    const asked = ask(request, upgrade)
+    if (asked === undefined) return
+    stream.on("error", (error) => finish(`the guest: ${messageOf(error)}`))
+    // The server may say no.
+    const onResponse = guarded((answer: http.IncomingMessage) => {
+      const response = new http.ServerResponse(request)
+      response.assignSocket(request.socket)
+      response.on("finish", () => {
+        answered()
+        stream.end()
+      })
+      give(answer, response, false, finish)
+    })
+    asked.on("response", onResponse)
+    const onSwitch = guarded((answer: http.IncomingMessage, other: Duplex, rest: Buffer) => {
+      answered()
+      stream.write(switching(answer), "latin1")
+      if (rest.length > 0) stream.write(rest)
+      if (first.length > 0) other.write(first)
+      stream.pipe(other)
+      other.pipe(stream)
+    })
+    asked.on("upgrade", onSwitch)
+    asked.end()
+  })
+  way.on("upgrade", onUpgrade)
+
+  return {
+    busy: () => requests > 0,
+    onIdle: (then) => {
+      idle = then
+    },
+    destroy: () => agent.destroy()
+  }
+}

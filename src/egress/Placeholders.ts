@@ -1,0 +1,102 @@
+/**
+ * Placeholders: what stands for a secret in the guest, how it is found in what the guest sends, and what it is replaced by.
+ */
+import * as Redacted from "effect/Redacted"
+import { randomBytes } from "node:crypto"
+import type { Secrets } from "../Secrets.ts"
+import { granting, parseSecretHost, type Rule } from "./Rules.ts"
+import type { Target } from "./Target.ts"
+
+/** What every placeholder begins with, of whichever session. */
+const beginning = "exec-sandbox-secret-"
+const anyPlaceholder = /exec-sandbox-secret-[0-9a-f]{40}/
+
+/** A secret of one session. */
+export interface Bound {
+  readonly name: string
+  readonly value: string
+  readonly placeholder: string
+  /** In lower case. */
+  readonly header: string | undefined
+  readonly hosts: ReadonlyArray<Rule>
+  /** The placeholder as it is, and in base64 wherever it begins. */
+  readonly patterns: ReadonlyArray<Buffer>
+}
+
+/**
+ * How a text looks in base64 behind 0, 1 and 2 bytes of something else: the characters that it decides alone. Text of
+ * letters, digits and hyphens looks the same in base64url.
+ */
+const inBase64 = (text: string): ReadonlyArray<string> =>
+  [0, 1, 2].map((before) => {
+    const encoded = Buffer.from("x".repeat(before) + text).toString("base64")
+    return encoded.slice(Math.ceil((before * 8) / 6), Math.floor(((before + text.length) * 8) / 6))
+  })
+
+const patternsOf = (text: string): ReadonlyArray<Buffer> => [text, ...inBase64(text)].map((it) => Buffer.from(it))
+
+/** Most bytes have nothing to do with any placeholder: these are looked for first. */
+const beginnings = patternsOf(beginning)
+
+/** Gives each secret a placeholder of this session. */
+export const bind = (secrets: Secrets): ReadonlyArray<Bound> =>
+  Object.entries(secrets).map(([name, { header, hosts, value }]) => {
+    const placeholder = beginning + randomBytes(20).toString("hex")
+    return {
+      name,
+      value: Redacted.value(value),
+      placeholder,
+      header: header?.toLowerCase(),
+      hosts: hosts.map(parseSecretHost).filter((rule) => typeof rule !== "string"),
+      patterns: patternsOf(placeholder)
+    }
+  })
+
+/** Whether a secret is for a target. */
+export const isFor = (target: Target, { hosts }: Bound): boolean => granting(hosts, target) !== undefined
+
+/** The name of a secret whose placeholder is in the bytes. */
+export const find = (bytes: Buffer, secrets: ReadonlyArray<Bound>): string | undefined => {
+  if (!beginnings.some((it) => bytes.includes(it))) return undefined
+  return secrets.find(({ patterns }) => patterns.some((it) => bytes.includes(it)))?.name
+}
+
+/** Looks for placeholders in bytes that come one piece after the other. */
+export const scanner = (secrets: ReadonlyArray<Bound>): ((piece: Uint8Array) => string | undefined) => {
+  const longest = Math.max(0, ...secrets.flatMap(({ patterns }) => patterns.map(({ length }) => length)))
+  let before = Buffer.alloc(0)
+  return (piece) => {
+    if (longest === 0) return undefined
+    const bytes = Buffer.concat([before, piece])
+    before = bytes.subarray(-(longest - 1))
+    return find(bytes, secrets)
+  }
+}
+
+/** A text that looks like a placeholder, of this session or another. */
+export const looksLikeOne = (text: string): boolean => anyPlaceholder.test(text)
+
+const basic = /^(Basic +)([A-Za-z0-9+/]+={0,2})$/i
+
+/** A header's value with the secrets in it, and which they were. */
+export const fill = (
+  name: string,
+  given: string,
+  secrets: ReadonlyArray<Bound>
+): { readonly value: string; readonly used: ReadonlyArray<string> } => {
+  const used: Array<string> = []
+  const put = (text: string): string => {
+    let filled = text
+    for (const { header, name: secret, placeholder, value } of secrets) {
+      if ((header !== undefined && header !== name) || !filled.includes(placeholder)) continue
+      used.push(secret)
+      filled = filled.replaceAll(placeholder, () => value)
+    }
+    return filled
+  }
+  const [, scheme = "", encoded = ""] = (name === "authorization" ? basic.exec(given) : null) ?? []
+  if (encoded === "") return { value: put(given), used }
+  const inside = Buffer.from(encoded, "base64").toString("latin1")
+  const filled = put(inside)
+  return { value: used.length === 0 ? given : scheme + Buffer.from(filled, "latin1").toString("base64"), used }
+}
