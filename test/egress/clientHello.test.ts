@@ -32,6 +32,28 @@ const inRecords = (hello: Buffer, size: number): Buffer => {
   return Buffer.concat(parts)
 }
 
+const length = (size: number, bytes: number): Buffer => {
+  const out = Buffer.alloc(bytes)
+  out.writeUIntBE(size, 0, bytes)
+  return out
+}
+
+/** The same message, of one record, with one extension more. */
+const withExtension = (hello: Buffer, kind: number, value: Buffer): Buffer => {
+  const body = hello.subarray(9)
+  let at = 34
+  for (const size of [1, 2, 1]) at += size + body.readUIntBE(at, size)
+  const extensions = Buffer.concat([body.subarray(at + 2), length(kind, 2), length(value.length, 2), value])
+  const message = Buffer.concat([body.subarray(0, at), length(extensions.length, 2), extensions])
+  return Buffer.concat([
+    hello.subarray(0, 3),
+    length(message.length + 4, 2),
+    Buffer.from([1]),
+    length(message.length, 3),
+    message
+  ])
+}
+
 describe("a ClientHello", () => {
   it("gives its server name, whole and in records of any size", async () => {
     const hello = await helloOf({ servername: "a.example.com" })
@@ -41,6 +63,15 @@ describe("a ClientHello", () => {
     for (const size of [1, 2, 3, 7, 100]) assert.deepStrictEqual(read(inRecords(hello, size)), expected)
     const old = await helloOf({ servername: "b.example.com", maxVersion: "TLSv1.2" })
     assert.deepStrictEqual(read(old), { _tag: "Hello", name: "b.example.com" })
+  })
+
+  it("with an encrypted one inside has the outer one's name, and no two names", async () => {
+    const hello = await helloOf({ servername: "outer.example" })
+    const inner = await helloOf({ servername: "inner.example" })
+    const encrypted = withExtension(hello, 0xfe0d, Buffer.concat([Buffer.from([0, 0, 1, 0, 1]), inner]))
+    assert.deepStrictEqual(read(encrypted), { _tag: "Hello", name: "outer.example" })
+    const second = Buffer.from("\0\x10\0\0\x0dinner.example", "latin1")
+    assert.deepStrictEqual(read(withExtension(hello, 0, second)), { _tag: "Not", problem: "two server names" })
   })
 
   it("may have no name", async () => {
