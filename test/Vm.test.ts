@@ -151,6 +151,27 @@ describe("Vm", () => {
     )
   }
 
+  const answers: ReadonlyArray<readonly [string, string, (it: Session.Session) => Effect.Effect<unknown, unknown>]> = [
+    ["a file", "read-lies", (it) => it.files.read("f")],
+    ["three bytes of a file", "read-more", (it) => it.files.read("f", { maxBytes: 3 })],
+    ["a file's kind", "no-evidence", (it) => it.files.stat("f")],
+    ["a file's size", "stat-lies", (it) => it.files.stat("f")],
+    ["a directory", "list-garbage", (it) => it.files.list("d")],
+    ["a directory", "list-endless", (it) => it.files.list("d")],
+    ["changes", "list-endless", (it) => Stream.runDrain(it.files.watch("d"))]
+  ]
+  for (const [what, mode, ask] of answers) {
+    it.effect(`${mode} when asked for ${what}: ProtocolError, the VM is destroyed and the session closed`, () =>
+      Effect.gen(function* () {
+        const { pid, session } = yield* start(mode)
+        const error = yield* hurried(Effect.flip(ask(session)))
+        assert.strictEqual(reasonOf(error)._tag, "ProtocolError", String(error))
+        assert.strictEqual(reasonOf(yield* hurried(Effect.flip(session.files.stat("f"))))._tag, "SessionClosed")
+        yield* gone(pid())
+      }).pipe(Effect.scoped)
+    )
+  }
+
   it.effect("a request that the guest refuses is invalid input, and the session lives", () =>
     Effect.gen(function* () {
       const { pid, session } = yield* start("refuses")

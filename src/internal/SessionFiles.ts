@@ -189,7 +189,7 @@ export const make = (guest: Guest, client: Client): Omit<Files.Files, "copyIn" |
     const { maxBytes = defaultMaxBytes, ...fields } = yield* options.read(given)
     let buffer = Buffer.alloc(0)
     let length = 0
-    const { size } = yield* client.call(
+    const { bytes: sent, size } = yield* client.call(
       // One byte more than allowed shows that there is more.
       { operation: "read", path, method: "file.read", fields: { ...fields, length: maxBytes + 1 } },
       Wire.ReadEnd,
@@ -206,6 +206,7 @@ export const make = (guest: Guest, client: Client): Omit<Files.Files, "copyIn" |
         return Effect.void
       }
     )
+    if (sent !== length) return yield* guest.violated("another count of a file's bytes than it sent")
     if (length > maxBytes) return yield* tooLarge("read", path, maxBytes, size > maxBytes ? size : null, "bytes")
     return new Uint8Array(buffer.buffer, buffer.byteOffset, length)
   })
@@ -298,7 +299,9 @@ export const make = (guest: Guest, client: Client): Omit<Files.Files, "copyIn" |
         Stream.mapEffect((bytes) =>
           Effect.gen(function* () {
             const changes: Array<Files.Change> = []
-            for (const line of lines(bytes) ?? []) {
+            const found = lines(bytes)
+            if (found === undefined) return yield* guest.violated("a change without an end")
+            for (const line of found) {
               const change = decode(line)
               if (Option.isNone(change)) return yield* guest.violated("a change that is not understood")
               changes.push(change.value)

@@ -49,6 +49,13 @@ const evidence = {
 const onExec = {
   "impossible-exit": () => channel.write(json(6, 1, { ...evidence, exitCode: 256 })),
   "negative-usage": () => channel.write(json(6, 1, { ...evidence, usage: { ...evidence.usage, cpuMs: -1 } })),
+  // What it says of files: data on sub-channel 4, then the end.
+  "read-lies": () =>
+    channel.write(Buffer.concat([frame(3, 1, 4, Buffer.from("abc")), json(6, 1, { size: 3, bytes: 4 })])),
+  "read-more": () => channel.write(frame(3, 1, 4, Buffer.alloc(100_000))),
+  "stat-lies": () => channel.write(json(6, 1, { type: "file", size: -1, mode: 0, modified: 0, uid: 0, gid: 0 })),
+  "list-garbage": () => channel.write(frame(3, 1, 4, Buffer.from('{"name":"../x","type":"file","size":0}\n'))),
+  "list-endless": () => channel.write(frame(3, 1, 4, Buffer.alloc(200_000, 0x41))),
   "endless-depth": () => {
     const deep = `{"repr":"","json":${"[".repeat(100_000)}${"]".repeat(100_000)}}`
     channel.write(frame(6, 1, 0, Buffer.from(JSON.stringify(evidence).replace('"result":null', `"result":${deep}`))))
