@@ -1,0 +1,66 @@
+import { assert, describe, it } from "@effect/vitest"
+import * as Effect from "effect/Effect"
+import * as Redacted from "effect/Redacted"
+import * as Schema from "effect/Schema"
+import { bind, fill, find, looksLikeOne, scanner } from "../../src/egress/Placeholders.ts"
+
+const bytes = Schema.Uint8Array.check(
+  Schema.makeFilter((it: Uint8Array) => it.length <= 300, { expected: "at most 300 bytes" })
+)
+const [one, two] = bind({
+  ONE: { value: Redacted.make("$& the value"), hosts: ["a.example"] },
+  TWO: { value: Redacted.make("x"), hosts: ["a.example"], header: "X-Two" }
+})
+if (one === undefined || two === undefined) throw new Error("nothing was bound")
+const both = [one, two]
+const placeholder = Buffer.from(one.placeholder)
+
+const basic = (text: string) => `Basic ${Buffer.from(text, "latin1").toString("base64")}`
+
+describe("a placeholder", () => {
+  it.effect.prop(
+    "is found wherever it stands, as it is and in base64, in pieces of any size",
+    [bytes, bytes, Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 200 }))],
+    ([before, after, size]) =>
+      Effect.sync(() => {
+        const around = Buffer.concat([before, placeholder, after])
+        for (const text of [
+          around,
+          Buffer.from(around.toString("base64")),
+          Buffer.from(around.toString("base64url"))
+        ]) {
+          assert.strictEqual(find(text, both), "ONE")
+          const scan = scanner(both)
+          const found = new Set<string | undefined>()
+          for (let at = 0; at < text.length; at += size) found.add(scan(text.subarray(at, at + size)))
+          assert.isTrue(found.has("ONE"))
+        }
+        // A byte less is not one; in base64 some of its first and last bits do not count.
+        for (const less of [placeholder.subarray(1), placeholder.subarray(0, -1)]) {
+          const text = Buffer.concat([before, less, Buffer.from("-"), after])
+          assert.isUndefined(find(text, both))
+        }
+      })
+  )
+
+  it.effect.prop("becomes the value, and all else in a header stays", [bytes, bytes], ([before, after]) =>
+    Effect.sync(() => {
+      const [left, right] = [before, after].map((it) => Buffer.from(it).toString("latin1"))
+      const given = `${left}${one.placeholder}${right}${one.placeholder}`
+      const filled = `${left}${one.value}${right}${one.value}`
+      assert.deepStrictEqual(fill("x-any", given, both), { value: filled, used: ["ONE"] })
+      assert.deepStrictEqual(fill("authorization", basic(given), both), { value: basic(filled), used: ["ONE"] })
+      const without = basic(`${left}${right}`)
+      assert.deepStrictEqual(fill("authorization", without, both), { value: without, used: [] })
+    })
+  )
+
+  it("goes into the header that is named alone, and is known by its form", () => {
+    assert.deepStrictEqual(fill("x-two", two.placeholder, both), { value: "x", used: ["TWO"] })
+    assert.deepStrictEqual(fill("x-one", two.placeholder, both), { value: two.placeholder, used: [] })
+    const twice = `${two.placeholder} ${one.placeholder}`
+    assert.deepStrictEqual(fill("x-two", twice, both), { value: "x $& the value", used: ["ONE", "TWO"] })
+    assert.isTrue(looksLikeOne(`a ${one.placeholder} b`))
+    assert.isFalse(looksLikeOne("exec-sandbox-secret-"))
+  })
+})
