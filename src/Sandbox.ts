@@ -282,7 +282,7 @@ export class Sandbox extends Context.Service<
       const startFrom = Effect.fnUntraced(function* (held: Snapshot.Held, setup: Setup) {
         const started = yield* Clock.currentTimeMillis
         const prepared = yield* prepare(setup)
-        const clone = yield* snapshots.clone(held)
+        const clone = yield* held.clone
         return yield* establish(yield* handOver(clone, prepared), prepared, started, held)
       })
 

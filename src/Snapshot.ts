@@ -143,16 +143,13 @@ export interface Source {
 
 /** Something captured that clones can be made of. */
 export interface Held {
-  readonly shape: Vm.Shape
-  readonly files: Vm.TemplateFiles
-  readonly image: string
-  readonly machine: string
   /** The snapshot, or the session that was forked. */
   readonly from: string
   readonly snapshot: string | null
   readonly limitMiB: number
   readonly languages: ReadonlyArray<Language>
-  readonly pausedMs: number
+  /** A clone, admitted by `Capacity`, that waits to be handed over and lives as long as the scope. */
+  readonly clone: Effect.Effect<Placed, SandboxError, Scope.Scope>
 }
 
 const failed = (
@@ -183,6 +180,15 @@ const read = (stored: TemplateStore.Stored): Option.Option<Snapshot> =>
     }
   })
 
+/** The files that a clone is made of. */
+interface Saved {
+  readonly shape: Vm.Shape
+  readonly files: Vm.TemplateFiles
+  readonly image: string
+  readonly machine: string
+  readonly from: string
+}
+
 /** Less than this, in bytes, is a full disk: a QEMU that writes its memory there dies of it. */
 const nearlyFull = 64 * 1024 * 1024
 
@@ -210,8 +216,6 @@ export class Snapshots extends Context.Service<
     readonly hold: (source: Source) => Effect.Effect<Held, SandboxError, Scope.Scope>
     /** A stored snapshot by its name or id, if its files are as they were stored and this host can run it. */
     readonly find: (from: string) => Effect.Effect<Held, SandboxError>
-    /** A clone, admitted by `Capacity`, that waits to be handed over and lives as long as the scope. */
-    readonly clone: (held: Held) => Effect.Effect<Placed, SandboxError, Scope.Scope>
     /** Parks sessions. */
     readonly keeper: Keeper
     /** All snapshots, the newest first. */
@@ -229,7 +233,6 @@ export class Snapshots extends Context.Service<
       take: () => unsupported,
       hold: () => unsupported,
       find: () => unsupported,
-      clone: () => unsupported,
       keeper: { prepare: () => unsupported },
       list: Effect.succeed([]),
       remove: () => unsupported,
@@ -360,40 +363,10 @@ export class Snapshots extends Context.Service<
         return Option.isSome(snapshot) ? snapshot.value : yield* failed(id, "unknown", "it was removed at once")
       }, Effect.scoped)
 
-      const hold = Effect.fn("Snapshot.hold")(function* (
-        source: Source
-      ): Effect.fn.Return<Held, SandboxError, Scope.Scope> {
-        const { files, pausedMs, shape } = yield* captured(source, null)
-        const { image, languages, limitMiB, machine, parent, session } = source
-        return { shape, files, image, machine, from: session, snapshot: parent, limitMiB, languages, pausedMs }
-      })
-
-      const find = Effect.fn("Snapshot.find")(function* (from: string): Effect.fn.Return<Held, SandboxError> {
-        const { id, image } = yield* byName(from)
-        const stored = store.list().find((it) => it.key === id)
-        const details = stored === undefined ? Option.none() : decodeDetails(stored.details)
-        if (stored === undefined || Option.isNone(details)) return yield* failed(from, "unknown", "it was removed")
-        const damage = store.unusable(id)
-        if (damage !== undefined) return yield* failed(from, "damaged", damage)
-        const { languages, limitMiB, machine, pausedMs } = details.value
-        const qemu = yield* host.qemu(host.arch)
-        const files = (yield* images.list).find((it) => it.id === image)?.files
-        if (files === undefined) return yield* failed(from, "foreign", `its image ${image} is not here any more`)
-        const shape: Vm.Shape = { qemu, launcher: host.launcher, image: files, memoryMiB: stored.memoryMiB }
-        if (files.arch !== host.arch || machineKey(host.arch, shape, image) !== machine) {
-          const here = `QEMU ${qemu.version} on ${qemu.accelerator}`
-          const problem = `it was taken with QEMU ${stored.qemu} on ${stored.accelerator} and does not load in ${here} of this host`
-          return yield* failed(from, "foreign", problem)
-        }
-        store.markUsed(id)
-        const where = TemplateStore.filesIn(store.directoryOf(id))
-        return { shape, files: where, image, machine, from: id, snapshot: id, limitMiB, languages, pausedMs }
-      })
-
       const clone = Effect.fn("Snapshot.clone")(function* (
-        held: Held
+        saved: Saved
       ): Effect.fn.Return<Placed, SandboxError, Scope.Scope> {
-        const { files, from, image, machine, shape } = held
+        const { files, from, image, machine, shape } = saved
         const place = yield* capacity.reserve({ memoryMiB: shape.memoryMiB })
         const vm = yield* Vm.restore(shape, files).pipe(
           Effect.catchReason("SandboxError", "BootFailed", (reason) =>
@@ -414,11 +387,42 @@ export class Snapshots extends Context.Service<
         }
       })
 
+      const hold = Effect.fn("Snapshot.hold")(function* (
+        source: Source
+      ): Effect.fn.Return<Held, SandboxError, Scope.Scope> {
+        const { files, shape } = yield* captured(source, null)
+        const { image, languages, limitMiB, machine, parent, session } = source
+        const saved = { shape, files, image, machine, from: session }
+        return { from: session, snapshot: parent, limitMiB, languages, clone: clone(saved) }
+      })
+
+      const find = Effect.fn("Snapshot.find")(function* (from: string): Effect.fn.Return<Held, SandboxError> {
+        const { id, image } = yield* byName(from)
+        const stored = store.list().find((it) => it.key === id)
+        const details = stored === undefined ? Option.none() : decodeDetails(stored.details)
+        if (stored === undefined || Option.isNone(details)) return yield* failed(from, "unknown", "it was removed")
+        const damage = store.unusable(id)
+        if (damage !== undefined) return yield* failed(from, "damaged", damage)
+        const { languages, limitMiB, machine } = details.value
+        const qemu = yield* host.qemu(host.arch)
+        const files = (yield* images.list).find((it) => it.id === image)?.files
+        if (files === undefined) return yield* failed(from, "foreign", `its image ${image} is not here any more`)
+        const shape: Vm.Shape = { qemu, launcher: host.launcher, image: files, memoryMiB: stored.memoryMiB }
+        if (files.arch !== host.arch || machineKey(host.arch, shape, image) !== machine) {
+          const here = `QEMU ${qemu.version} on ${qemu.accelerator}`
+          const problem = `it was taken with QEMU ${stored.qemu} on ${stored.accelerator} and does not load in ${here} of this host`
+          return yield* failed(from, "foreign", problem)
+        }
+        store.markUsed(id)
+        const where = TemplateStore.filesIn(store.directoryOf(id))
+        const saved = { shape, files: where, image, machine, from: id }
+        return { from: id, snapshot: id, limitMiB, languages, clone: clone(saved) }
+      })
+
       return {
         take,
         hold,
         find,
-        clone,
         keeper,
         list: Effect.sync(list),
         remove: Effect.fn("Snapshot.remove")(function* (from) {

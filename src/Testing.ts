@@ -7,6 +7,8 @@
  * would on a real VM; the same contract suite passes on both. Time is Effect's `Clock`: with `TestClock`, a time limit passes
  * when the test says so.
  *
+ * Snapshots, forks and parked sessions have the files and `Task.state` of their moment.
+ *
  * What it does not do: run code, `files.watch`, `copyIn` and `copyOut`, memory or disk limits by itself (script them).
  *
  * @example
@@ -20,23 +22,18 @@
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as Layer from "effect/Layer"
-import * as Scope from "effect/Scope"
 import type * as Stream from "effect/Stream"
 import * as Capacity from "./Capacity.ts"
 import type { Language } from "./Execution.ts"
 import type { Evidence } from "./guest/Protocol.ts"
-import type { Keeper } from "./internal/Parking.ts"
 import { Pool, type PoolOptions, Settings as PoolSettings } from "./Pool.ts"
-import type { Isolation } from "./Receipt.ts"
 import { Sandbox } from "./Sandbox.ts"
-import { BootFailed, fail, type SandboxError, SnapshotFailed } from "./SandboxError.ts"
+import type { SandboxError } from "./SandboxError.ts"
 import { Snapshots } from "./Snapshot.ts"
 import { machineMemoryMiB, Template } from "./Template.ts"
-import * as FakeGuest from "./testing/FakeGuest.ts"
-import * as FakeMachine from "./testing/FakeMachine.ts"
-import * as Vm from "./Vm.ts"
+import * as FakeHost from "./testing/FakeHost.ts"
+import * as FakeSnapshots from "./testing/FakeSnapshots.ts"
 
 /**
  * What the guest is asked to run.
@@ -231,133 +228,14 @@ export class Machines extends Context.Service<
   }
 >()("exec-sandbox/Testing/Machines") {}
 
-/** Makes the keeper of the fake machines. */
-class Keepers extends Context.Service<Keepers, (capacity: Capacity.Capacity["Service"]) => Keeper>()(
-  "exec-sandbox/Testing/Keepers"
-) {}
-
-/** What a receipt of the test kit says: nothing isolates a script. */
-const isolation: Isolation = {
-  accelerator: "tcg",
-  boundary: "emulated",
-  seccomp: false,
-  user: null,
-  parentDeath: false,
-  cgroup: null
-}
+/** What saves the fake machines. */
+class Savers extends Context.Service<Savers, FakeHost.Saver>()("exec-sandbox/Testing/Savers") {}
 
 /** The image and template that receipts of the test kit name. @since 0.1.0 @category constants */
 export const origin = "testing"
 
-/** Tasks that `Machines` remembers. */
-const maxTasks = 10_000
-
-const machines = (options: Options) =>
-  Effect.sync(() => {
-    const live = new Map<number, FakeMachine.FakeMachine>()
-    const tasks: Array<Task> = []
-    let started = 0
-    let generation = 0
-    const run = (task: Task): Effect.Effect<Reply> =>
-      Effect.suspend(() => {
-        if (tasks.length < maxTasks) tasks.push(task)
-        const reply = options.script?.(task) ?? ends()
-        return Effect.isEffect(reply) ? reply : Effect.succeed(reply)
-      })
-    const guests = new WeakMap<
-      Vm.Vm,
-      { readonly number: number; readonly start: Start; readonly memory: FakeGuest.Memory }
-    >()
-    const begin = Effect.fnUntraced(function* (number: number, start: Start, memory: FakeGuest.Memory) {
-      const vm = yield* Vm.over(isolation, (ended) =>
-        Effect.gen(function* () {
-          const fake = yield* FakeMachine.make((end) => {
-            if (live.get(number) === fake) live.delete(number)
-            ended(end)
-          })
-          live.set(number, fake)
-          yield* FakeGuest.serve(fake, number, start, run, memory)
-          return fake.machine
-        })
-      )
-      guests.set(vm, { number, start, memory })
-      return vm
-    })
-    const clone = Effect.fn("Template.clone")(function* () {
-      const number = ++started
-      const made = generation
-      const start = options.start?.(number) ?? {}
-      if (start.delayMs !== undefined) yield* Effect.sleep(start.delayMs)
-      const { fails } = start
-      if (fails !== undefined) {
-        return yield* fail(new BootFailed({ stage: "restore", problem: fails, console: "" }))
-      }
-      const vm = yield* begin(number, start, FakeGuest.emptyMemory())
-      return {
-        vm,
-        key: origin,
-        machine: origin,
-        image: origin,
-        startPath: { kind: "restore", missed: [{ kind: "pool", reason: "there is no pool" }] } as const,
-        stale: () => (made === generation ? undefined : "its template was made again")
-      }
-    })
-    /** Parks machines, with what their guests remember. */
-    const keeper = (capacity: Capacity.Capacity["Service"]): Keeper => ({
-      prepare: Effect.fnUntraced(function* (vm) {
-        const guest = guests.get(vm)
-        const problem = guest === undefined ? "it is none of this kit's" : guest.start.parkFails
-        if (guest === undefined || problem !== undefined) {
-          return yield* fail(new SnapshotFailed({ snapshot: null, kind: "capture", problem: problem ?? "" }))
-        }
-        const { memory, number, start } = guest
-        yield* Effect.addFinalizer(() => Effect.ignore(vm.resume))
-        yield* Effect.mapError(vm.pause, (lost) =>
-          fail(new SnapshotFailed({ snapshot: null, kind: "capture", problem: lost.problem }))
-        )
-        if (start.delayMs !== undefined) yield* Effect.sleep(start.delayMs)
-        let used = false
-        const wake = Effect.gen(function* () {
-          const home = yield* Scope.fork(yield* Effect.scope)
-          const next = yield* Effect.gen(function* () {
-            yield* capacity.reserve({ memoryMiB: machineMemoryMiB(0) })
-            if (start.delayMs !== undefined) yield* Effect.sleep(start.delayMs)
-            if (start.wakeFails !== undefined) {
-              return yield* fail(new BootFailed({ stage: "restore", problem: start.wakeFails, console: "" }))
-            }
-            used = true
-            return yield* begin(number, start, memory)
-          }).pipe(
-            Scope.provide(home),
-            Effect.onError((cause) => Scope.close(home, Exit.failCause(cause)))
-          )
-          return { vm: next, leave: Scope.close(home, Exit.void) }
-        })
-        return {
-          commit: Effect.as(vm.destroy, { bytes: 0, usedUp: () => used, wake, discard: Effect.void })
-        }
-      })
-    })
-    return {
-      clone,
-      keeper,
-      service: Machines.of({
-        live: Effect.sync(() => [...live.keys()]),
-        started: Effect.sync(() => started),
-        kill: (vm) =>
-          Effect.callback((resume) => {
-            live.get(vm)?.die("killed", "QEMU ended (SIGKILL)")
-            // Whoever holds the other end of its channel learns of it first.
-            setImmediate(() => resume(Effect.void))
-          }),
-        remakeTemplate: Effect.sync(() => void generation++),
-        tasks: Effect.sync(() => [...tasks])
-      })
-    }
-  })
-
 /**
- * A sandbox in memory, with its pool, its capacity and the fake machines it runs on. `options` are read once, when the layer
+ * A sandbox in memory, with its pool, its snapshots, its capacity and the fake machines it runs on. `options` are read once, when the layer
  * is built.
  *
  * @since 0.1.0
@@ -365,7 +243,7 @@ const machines = (options: Options) =>
  */
 export const layer = (
   options: Options = {}
-): Layer.Layer<Sandbox | Machines | Pool | Capacity.Capacity, SandboxError> => {
+): Layer.Layer<Sandbox | Machines | Pool | Snapshots | Capacity.Capacity, SandboxError> => {
   const { maxWaitMs = Capacity.defaults.maxWaitMs, vms = 1000 } = options.capacity ?? {}
   // A host has one core at the least; one without memory has room for none.
   const roomy = vms === 0 ? 0 : 2 ** 30
@@ -378,9 +256,9 @@ export const layer = (
     )
   )
   const fakes = Layer.effectContext(
-    Effect.map(machines(options), ({ clone, keeper, service }) =>
+    Effect.map(FakeHost.make(options, origin), ({ clone, saver, service }) =>
       Context.make(Machines, service).pipe(
-        Context.add(Keepers, keeper),
+        Context.add(Savers, saver),
         Context.add(
           Template,
           Template.of({
@@ -407,13 +285,12 @@ export const layer = (
   const snapshots = Layer.effect(
     Snapshots,
     Effect.gen(function* () {
-      const keeper = (yield* Keepers)(yield* Capacity.Capacity)
-      return Snapshots.of({ ...(yield* Snapshots), keeper })
+      return FakeSnapshots.make(yield* Savers, yield* Capacity.Capacity)
     })
-  ).pipe(Layer.provide(Snapshots.layerUnsupported))
+  )
   // Fresh: a layer is shared by reference, whatever its settings.
   return Layer.fresh(Sandbox.layerOver).pipe(
-    Layer.provide(snapshots),
+    Layer.provideMerge(Layer.fresh(snapshots)),
     Layer.provideMerge(Layer.fresh(Pool.layer)),
     Layer.provide(Layer.succeed(PoolSettings, options.pool ?? {})),
     Layer.provideMerge(capacity),

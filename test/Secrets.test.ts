@@ -2,6 +2,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Redacted from "effect/Redacted"
+import * as Result from "effect/Result"
 import * as Tracer from "effect/Tracer"
 import * as NetworkPolicy from "../src/NetworkPolicy.ts"
 import * as Receipts from "../src/Receipts.ts"
@@ -52,7 +53,8 @@ describe("Secrets", () => {
         const failed = yield* Effect.flip(sandbox.run({ ...code, limits: { memoryMiB: 1 } }, options))
         const refused = yield* Effect.flip(sandbox.run(code, { ...options, network: NetworkPolicy.none }))
         const session = yield* sandbox.session(options)
-        const copied = yield* Effect.flip(session.fork(1))
+        const copied = yield* Effect.flip(session.fork(0))
+        for (const child of yield* session.fork(1)) yield* Result.getOrThrow(child).exec(code)
         const receipts = yield* (yield* Receipts.Memory).all
         const tasks = (yield* machines.tasks).map(({ argv, code, env }) => ({ argv, code, env }))
         return [result, failed, refused, copied, String(refused), receipts, tasks, session.network]

@@ -4,11 +4,15 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import { TestClock } from "effect/testing"
 import * as Receipts from "../src/Receipts.ts"
 import { Sandbox } from "../src/Sandbox.ts"
 import type { SandboxError } from "../src/SandboxError.ts"
+import type { Session } from "../src/Session.ts"
+import { race, Snapshots } from "../src/Snapshot.ts"
 import * as Testing from "../src/Testing.ts"
 
 const python = (code: string) => ({ language: "python", code }) as const
@@ -16,13 +20,19 @@ const python = (code: string) => ({ language: "python", code }) as const
 /** Runs a test over a kit of its own. */
 const kit =
   (options: Testing.Options) =>
-  <A, E>(effect: Effect.Effect<A, E, Sandbox | Testing.Machines | Scope.Scope>) =>
+  <A, E>(effect: Effect.Effect<A, E, Sandbox | Snapshots | Testing.Machines | Scope.Scope>) =>
     effect.pipe(Effect.provide(Testing.layer(options)), Effect.scoped)
 
 const reason = (error: unknown): SandboxError["reason"] => {
   assert.strictEqual((error as SandboxError)._tag, "SandboxError", String(error))
   return (error as SandboxError).reason
 }
+
+const kindOf = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
+  Effect.map(Effect.flip(effect), (error) => {
+    const found = reason(error)
+    return found._tag === "SnapshotFailed" ? found.kind : found._tag
+  })
 
 /** Lets the test's clock run on until a fibre has ended. */
 const joined = <A, E>(fiber: Fiber.Fiber<A, E>, seconds: number) =>
@@ -177,5 +187,67 @@ describe("Testing", () => {
       const receipts = yield* Receipts.Memory.use((memory) => memory.count)
       assert.strictEqual(receipts, 2)
     }).pipe(Effect.provide(Testing.layer().pipe(Layer.provideMerge(Receipts.layerMemory()))), Effect.scoped)
+  )
+
+  it.effect(
+    "snapshots and forks go on from their moment, each for itself, and what is stored can be listed and removed",
+    () =>
+      Effect.gen(function* () {
+        const sandbox = yield* Sandbox
+        const { live } = yield* Testing.Machines
+        const { list, remove } = yield* Snapshots
+        const parent = yield* sandbox.session({ env: { WHO: "parent" }, limits: { memoryMiB: 256 } })
+        const add = (session: Session, by: string) => Effect.map(session.exec(python(by)), ({ stdout }) => stdout)
+        assert.strictEqual(yield* add(parent, "1"), "1 parent")
+        yield* parent.files.write("a", "then")
+        const saved = yield* parent.snapshot({ name: "one" })
+        assert.deepInclude(saved, { name: "one", session: parent.id, parent: null, memoryMiB: 256 })
+        yield* add(parent, "10")
+        yield* parent.files.write("a", "now")
+        const child = yield* sandbox.session({ from: "one", env: { WHO: "child" } })
+        assert.strictEqual(yield* add(child, "2"), "3 child")
+        const { receipt } = yield* child.exec(python("0"))
+        assert.deepStrictEqual(receipt.startPath, { kind: "snapshot", from: saved.id, missed: [] })
+        assert.strictEqual(yield* child.files.readText("a"), "then")
+        const again = yield* child.snapshot()
+        assert.deepInclude(again, { name: null, parent: saved.id })
+        assert.deepStrictEqual(yield* list, [again, saved])
+
+        const forks = (yield* parent.fork(2)).map(Result.getOrThrow)
+        assert.deepStrictEqual(yield* Effect.forEach(forks, (it) => add(it, "100")), ["111 parent", "111 parent"])
+        assert.strictEqual((yield* live).length, 4)
+        const won = yield* race(parent, [(it) => add(it, "fail"), (it) => add(it, "7")])
+        assert.deepInclude(Option.getOrThrow(won), { index: 1, value: "18 parent" })
+        assert.strictEqual(yield* add(parent, "0"), "11 parent")
+
+        assert.strictEqual(yield* kindOf(sandbox.session({ from: "two" })), "unknown")
+        assert.strictEqual(yield* kindOf(parent.snapshot({ name: "one" })), "exists")
+        assert.strictEqual(yield* kindOf(remove("two")), "unknown")
+        assert.deepStrictEqual(yield* remove("one"), saved)
+        assert.deepStrictEqual(yield* list, [again])
+        // What the library runs for itself is nobody's task.
+        const codes = (yield* (yield* Testing.Machines).tasks).map(({ code }) => code)
+        assert.notInclude(codes, "")
+      }).pipe(
+        kit({
+          script: ({ code, env, state }) => {
+            if (code === "fail") return Testing.exits(1)
+            state.set("sum", Number(state.get("sum") ?? 0) + Number(code))
+            return Testing.prints(`${String(state.get("sum"))} ${env["WHO"]}`)
+          }
+        })
+      )
+  )
+
+  it.effect("a fork that has no room, or does not start, says so by itself", () =>
+    Effect.gen(function* () {
+      const parent = yield* Sandbox.use((it) => it.session())
+      const forking = yield* Effect.forkChild(parent.fork(4), { startImmediately: true })
+      const { value: forks } = yield* joined(forking, 10)
+      assert.deepStrictEqual(
+        forks.map((it) => (Result.isSuccess(it) ? "started" : reason(it.failure)._tag)),
+        ["started", "BootFailed", "started", "CapacityExceeded"]
+      )
+    }).pipe(kit({ capacity: { vms: 3, maxWaitMs: 1000 }, start: (vm) => (vm === 3 ? { fails: "no luck" } : {}) }))
   )
 })

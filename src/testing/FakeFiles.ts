@@ -17,6 +17,8 @@ export interface Answer {
 }
 
 export interface FakeFiles {
+  /** The same files by themselves. */
+  readonly copy: () => FakeFiles
   /** A file's content, or nothing. */
   readonly read: (name: string) => Uint8Array | undefined
   /** Puts a file there, with all directories above it. */
@@ -52,9 +54,9 @@ const directory = (modified: number, mode = 0o755): Node => ({
 
 const absolute = (name: string): string => path.resolve(home, name)
 
-export const make = (): FakeFiles => {
-  const nodes = new Map<string, Node>()
-  for (const name of ["/", "/home", home, "/tmp"]) nodes.set(name, directory(0))
+export const make = (): FakeFiles => over(new Map(["/", "/home", home, "/tmp"].map((name) => [name, directory(0)])))
+
+const over = (nodes: Map<string, Node>): FakeFiles => {
   const parents = (name: string, now: number): void => {
     for (let at = path.dirname(name); !nodes.has(at); at = path.dirname(at)) nodes.set(at, directory(now))
   }
@@ -72,6 +74,7 @@ export const make = (): FakeFiles => {
   })
 
   return {
+    copy: () => over(new Map([...nodes].map(([name, node]) => [name, { ...node }]))),
     read: (name) => nodes.get(absolute(name))?.bytes,
     write: (name, content) => {
       parents(absolute(name), 0)

@@ -46,7 +46,8 @@ const decodeOpen = Schema.decodeUnknownOption(
     user: Schema.optionalKey(Schema.String),
     timeoutMs: Schema.optionalKey(Schema.NullOr(Schema.Finite)),
     outputBytes: Schema.optionalKey(Schema.Finite),
-    outputFail: Schema.optionalKey(Schema.Boolean)
+    outputFail: Schema.optionalKey(Schema.Boolean),
+    rehearsal: Schema.optionalKey(Schema.Boolean)
   })
 )
 const decodeNote = Schema.decodeUnknownOption(
@@ -122,6 +123,15 @@ export const emptyMemory = (): Memory => ({
   files: FakeFiles.make(),
   env: {},
   pid: 1000
+})
+
+/** The same for another guest. */
+export const copyOf = ({ env, files, pid, states }: Memory): Memory => ({
+  lanes: new Map(),
+  states: new Map([...states].map(([lane, state]) => [lane, new Map(state)])),
+  files: files.copy(),
+  env,
+  pid
 })
 
 /** Serves one machine until its scope ends. `run` is the script; `number` is which VM it is; `memory` is what it has. */
@@ -209,7 +219,12 @@ export const serve = Effect.fnUntraced(function* (
         state: it.open.language === undefined ? "kept" : "reset"
       }))
       const running = Effect.raceFirst(
-        Effect.suspend(() => run(taskOf(it, state, Stream.fromQueue(stdin)))),
+        // What the library runs for itself is none of the script's business.
+        Effect.suspend(() =>
+          it.open.rehearsal === true
+            ? Effect.succeed<Reply>({ _tag: "Ends" })
+            : run(taskOf(it, state, Stream.fromQueue(stdin)))
+        ),
         killed
       )
       const bounded =
