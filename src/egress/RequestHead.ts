@@ -115,7 +115,11 @@ export const read = (
     const filled = framing.has(name) ? { value: given, used: [] } : fill(name, given, mine)
     for (const it of filled.used) used.add(it)
     if (filled.used.length === 0 && looksLikeOne(given) && find(Buffer.from(given, "latin1"), mine) === undefined) {
-      return new Unfit("secret", `a placeholder of another session in ${JSON.stringify(written)}`, "use this session's")
+      return new Unfit(
+        "secret",
+        `a placeholder of another session in ${JSON.stringify(written)}`,
+        "use the placeholder in this session's environment"
+      )
     }
     size += written.length + filled.value.length
     if (size > maxFilled) return syntax("a head that is too long")
