@@ -7,7 +7,8 @@
  * would on a real VM; the same contract suite passes on both. Time is Effect's `Clock`: with `TestClock`, a time limit passes
  * when the test says so.
  *
- * Snapshots, forks and parked sessions have the files and `Task.state` of their moment.
+ * Snapshots, forks and parked sessions have the files and `Task.state` of their moment; reports of changed files know what
+ * `session.files` and `Task.files` have changed.
  *
  * What it does not do: run code, `files.watch`, `copyIn` and `copyOut`, memory or disk limits by itself (script them).
  *

@@ -250,4 +250,54 @@ describe("Testing", () => {
       )
     }).pipe(kit({ capacity: { vms: 3, maxWaitMs: 1000 }, start: (vm) => (vm === 3 ? { fails: "no luck" } : {}) }))
   )
+
+  it.effect("changed files are told since the start, a mark and an execution's begin", () =>
+    Effect.gen(function* () {
+      const session = yield* Sandbox.use((it) => it.session())
+      const { files } = session
+      assert.deepStrictEqual((yield* session.changes()).files, [])
+      yield* files.write("a", "1\n2\n")
+      yield* files.write("b", "b\n")
+      yield* files.write("/tmp/d/c", new Uint8Array([0, 255]), { createParents: true })
+      const mark = yield* session.mark
+      yield* files.write("a", "1\ntwo\n")
+      yield* files.rename("b", "e")
+      yield* files.remove("/tmp/d/c")
+      const told = yield* session.changes({ since: mark })
+      assert.deepStrictEqual(
+        told.files.map(({ from, kind, path }) => [kind, path, from]),
+        [
+          ["modified", "/home/user/a", null],
+          ["renamed", "/home/user/e", "/home/user/b"],
+          ["deleted", "/tmp/d/c", null]
+        ]
+      )
+      assert.deepStrictEqual(told.counts, { created: 0, modified: 1, deleted: 1, renamed: 1, unexamined: 0 })
+      assert.include(told.files[0]?.patch, "@@ -1,2 +1,2 @@\n 1\n-2\n+two\n")
+      assert.strictEqual(told.files[2]?.omitted, "binary")
+      const all = yield* session.changes({ patches: false, maxFiles: 2 })
+      assert.deepStrictEqual([all.files.length, all.unlisted, all.counts.created], [2, 1, 3])
+
+      const { changes, receipt } = yield* session.exec({ ...python("write"), changes: true })
+      assert.deepStrictEqual(
+        changes?.files.map(({ kind, path }) => [kind, path]),
+        [["created", "/home/user/out"]]
+      )
+      assert.deepInclude(receipt.filesChanged, { created: 1, modified: 0 })
+      assert.isNull((yield* session.exec(python("write"))).changes)
+      // A parked session has its marks, a fork begins anew.
+      assert.isTrue(yield* session.park)
+      assert.strictEqual((yield* session.changes({ since: mark })).counts.created, 1)
+      const [fork] = (yield* session.fork(1)).map(Result.getOrThrow)
+      assert.deepStrictEqual((yield* (fork ?? session).changes()).files, [])
+      assert.strictEqual(yield* kindOf((fork ?? session).changes({ since: mark })), "InvalidInput")
+    }).pipe(
+      kit({
+        script: (task) => {
+          task.files.write("out", "x")
+          return Testing.ends()
+        }
+      })
+    )
+  )
 })

@@ -3,11 +3,12 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import * as path from "node:path/posix"
 
-interface Node {
+/** A file; one that is written to is another. */
+export interface Node {
   readonly type: "file" | "directory"
-  bytes: Buffer
-  mode: number
-  modified: number
+  readonly bytes: Buffer
+  readonly mode: number
+  readonly modified: number
 }
 
 /** The guest's answer: bytes to send, and its END. */
@@ -19,6 +20,8 @@ export interface Answer {
 export interface FakeFiles {
   /** The same files by themselves. */
   readonly copy: () => FakeFiles
+  /** All there are now, by their absolute names. */
+  readonly all: () => ReadonlyMap<string, Node>
   /** A file's content, or nothing. */
   readonly read: (name: string) => Uint8Array | undefined
   /** Puts a file there, with all directories above it. */
@@ -74,7 +77,8 @@ const over = (nodes: Map<string, Node>): FakeFiles => {
   })
 
   return {
-    copy: () => over(new Map([...nodes].map(([name, node]) => [name, { ...node }]))),
+    copy: () => over(new Map(nodes)),
+    all: () => new Map(nodes),
     read: (name) => nodes.get(absolute(name))?.bytes,
     write: (name, content) => {
       parents(absolute(name), 0)

@@ -25,8 +25,8 @@ import {
 } from "../guest/Frame.ts"
 import { type Evidence, protocol } from "../guest/Protocol.ts"
 import type { Ending, Reply, Start, Task } from "../Testing.ts"
-import * as FakeFiles from "./FakeFiles.ts"
 import type { FakeMachine } from "./FakeMachine.ts"
+import type { Memory } from "./FakeMemory.ts"
 
 const languages = ["python", "javascript", "typescript", "bash"] as const
 
@@ -47,6 +47,7 @@ const decodeOpen = Schema.decodeUnknownOption(
     timeoutMs: Schema.optionalKey(Schema.NullOr(Schema.Finite)),
     outputBytes: Schema.optionalKey(Schema.Finite),
     outputFail: Schema.optionalKey(Schema.Boolean),
+    changes: Schema.optionalKey(Schema.NullOr(Schema.Struct({ patches: Schema.Boolean, maxFiles: Schema.Int }))),
     rehearsal: Schema.optionalKey(Schema.Boolean)
   })
 )
@@ -108,32 +109,6 @@ const evidenceOf = (ending: Required<Ending>, wallMs: number): Evidence => ({
   usage: { cpuMs: ending.cpuMs, peakMemoryBytes: ending.peakMemoryBytes, wallMs }
 })
 
-/** What a guest has in its memory and on its disk between tasks. */
-export interface Memory {
-  readonly lanes: Map<string, Semaphore.Semaphore>
-  readonly states: Map<string, Map<string, unknown>>
-  readonly files: FakeFiles.FakeFiles
-  env: Readonly<Record<string, string>>
-  pid: number
-}
-
-export const emptyMemory = (): Memory => ({
-  lanes: new Map(),
-  states: new Map(),
-  files: FakeFiles.make(),
-  env: {},
-  pid: 1000
-})
-
-/** The same for another guest. */
-export const copyOf = ({ env, files, pid, states }: Memory): Memory => ({
-  lanes: new Map(),
-  states: new Map([...states].map(([lane, state]) => [lane, new Map(state)])),
-  files: files.copy(),
-  env,
-  pid
-})
-
 /** Serves one machine until its scope ends. `run` is the script; `number` is which VM it is; `memory` is what it has. */
 export const serve = Effect.fnUntraced(function* (
   fake: FakeMachine,
@@ -145,7 +120,7 @@ export const serve = Effect.fnUntraced(function* (
   const socket = fake.guest
   const fork = yield* FiberMap.runtime(yield* FiberMap.make<number>())()
   const streams = new Map<number, Serving>()
-  const { files, lanes, states } = memory
+  const { changes, files, lanes, states } = memory
   let epoch: Buffer = Buffer.alloc(8)
   let deaf = start.answers === false
 
@@ -212,6 +187,7 @@ export const serve = Effect.fnUntraced(function* (
       it.feed = (bytes) => void (bytes === null ? Queue.endUnsafe(stdin) : Queue.offerUnsafe(stdin, bytes))
       it.early.splice(0).forEach(it.feed)
       const began = yield* Clock.currentTimeMillis
+      const before = files.all()
       const timeoutMs = it.open.timeoutMs ?? null
       const killed = Effect.map(Deferred.await(it.killed), (signal): Reply => ({
         _tag: "Ends",
@@ -261,7 +237,11 @@ export const serve = Effect.fnUntraced(function* (
           yield* output(it, Sub.stdout, ending.stdout)
           yield* output(it, Sub.stderr, ending.stderr)
           if (ending.state === "reset") states.delete(lane)
-          return finish(it, Kind.End, evidenceOf(ending, (yield* Clock.currentTimeMillis) - began))
+          const evidence = evidenceOf(ending, (yield* Clock.currentTimeMillis) - began)
+          if (it.open.changes === undefined || it.open.changes === null) return finish(it, Kind.End, evidence)
+          const { data, end } = changes.since(before, it.open.changes)
+          yield* output(it, Sub.file, data)
+          return finish(it, Kind.End, { ...evidence, changes: end })
         }
       }
     })
@@ -282,7 +262,11 @@ export const serve = Effect.fnUntraced(function* (
       it.id,
       Effect.gen(function* () {
         const now = yield* Clock.currentTimeMillis
-        const answer = files.answer(it.request, Buffer.concat(it.content), now)
+        const ofChanges = it.open.method.startsWith("changes.")
+        const answer = ofChanges ? changes.answer(it.request) : files.answer(it.request, Buffer.concat(it.content), now)
+        if (answer === undefined && ofChanges) {
+          return finish(it, Kind.Reset, { code: "invalid", message: "there is no such mark" })
+        }
         if (answer === undefined) {
           return finish(it, Kind.Reset, { code: "unsupported", message: `the test kit has no ${it.open.method}` })
         }
@@ -316,7 +300,7 @@ export const serve = Effect.fnUntraced(function* (
     const { method } = open.value
     if (method === "spawn") begin(it)
     else if (method === "network") finish(it, Kind.End, {})
-    else if (method.startsWith("file.") && method !== "file.write") answerFile(it)
+    else if (/^(file|changes)\./.test(method) && method !== "file.write") answerFile(it)
     else if (method !== "exec" && method !== "file.write") {
       finish(it, Kind.Reset, { code: "unsupported", message: `the test kit has no ${method}` })
     }
@@ -346,7 +330,10 @@ export const serve = Effect.fnUntraced(function* (
     if (frame.kind === Kind.Ping) return send(encode(Kind.Pong, 0, 0, frame.payload))
     if (frame.kind === Kind.Hello) {
       const hello = decodeHello(parse(frame.payload))
-      if (Option.isSome(hello) && hello.value.purpose !== "wake") memory.env = hello.value.env
+      if (Option.isSome(hello) && hello.value.purpose !== "wake") {
+        memory.env = hello.value.env
+        changes.begin()
+      }
       const acknowledged = {
         clock: true,
         entropy: true,

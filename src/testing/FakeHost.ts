@@ -11,6 +11,7 @@ import type { Machines, Options, Reply, Start, Task } from "../Testing.ts"
 import * as Vm from "../Vm.ts"
 import * as FakeGuest from "./FakeGuest.ts"
 import * as FakeMachine from "./FakeMachine.ts"
+import * as FakeMemory from "./FakeMemory.ts"
 
 /** What a receipt of the test kit says: nothing isolates a script. */
 const isolation: Isolation = {
@@ -28,9 +29,9 @@ const maxTasks = 10_000
 /** Saves machines, and starts others with what was saved. */
 export interface Saver {
   /** What a guest remembers in this moment. */
-  readonly copy: (vm: Vm.Vm) => Effect.Effect<FakeGuest.Memory, SandboxError>
+  readonly copy: (vm: Vm.Vm) => Effect.Effect<FakeMemory.Memory, SandboxError>
   /** A machine of its own that goes on from there. */
-  readonly start: (memory: FakeGuest.Memory) => Effect.Effect<Vm.Vm, SandboxError, Scope.Scope>
+  readonly start: (memory: FakeMemory.Memory) => Effect.Effect<Vm.Vm, SandboxError, Scope.Scope>
   /** See `Keeper`. */
   readonly prepare: (vm: Vm.Vm, capacity: Capacity["Service"]) => Effect.Effect<Prepared, SandboxError, Scope.Scope>
 }
@@ -53,9 +54,9 @@ export const make = (options: Options, origin: string) =>
       })
     const guests = new WeakMap<
       Vm.Vm,
-      { readonly number: number; readonly start: Start; readonly memory: FakeGuest.Memory }
+      { readonly number: number; readonly start: Start; readonly memory: FakeMemory.Memory }
     >()
-    const begin = Effect.fnUntraced(function* (number: number, start: Start, memory: FakeGuest.Memory) {
+    const begin = Effect.fnUntraced(function* (number: number, start: Start, memory: FakeMemory.Memory) {
       const vm = yield* Vm.over(isolation, (ended) =>
         Effect.gen(function* () {
           const fake = yield* FakeMachine.make((end) => {
@@ -70,7 +71,7 @@ export const make = (options: Options, origin: string) =>
       guests.set(vm, { number, start, memory })
       return vm
     })
-    const another = Effect.fnUntraced(function* (memory: FakeGuest.Memory) {
+    const another = Effect.fnUntraced(function* (memory: FakeMemory.Memory) {
       const number = ++started
       const start = options.start?.(number) ?? {}
       if (start.delayMs !== undefined) yield* Effect.sleep(start.delayMs)
@@ -83,7 +84,7 @@ export const make = (options: Options, origin: string) =>
     const clone = Effect.fn("Template.clone")(function* (): Effect.fn.Return<Clone, SandboxError, Scope.Scope> {
       const made = generation
       return {
-        vm: yield* another(FakeGuest.emptyMemory()),
+        vm: yield* another(FakeMemory.empty()),
         key: origin,
         machine: origin,
         image: origin,
@@ -97,7 +98,7 @@ export const make = (options: Options, origin: string) =>
           const guest = guests.get(vm)
           return guest === undefined
             ? Effect.fail(notSaved("it is none of this kit's"))
-            : Effect.succeed(FakeGuest.copyOf(guest.memory))
+            : Effect.succeed(FakeMemory.copyOf(guest.memory))
         }),
       start: another,
       prepare: Effect.fnUntraced(function* (vm, capacity) {

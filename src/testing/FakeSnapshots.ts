@@ -5,13 +5,13 @@ import type { Capacity } from "../Capacity.ts"
 import { fail, type SandboxError, SnapshotFailed } from "../SandboxError.ts"
 import { type Held, notCaptured, type Snapshot, type Snapshots, type Source } from "../Snapshot.ts"
 import { machineMemoryMiB } from "../Template.ts"
-import * as FakeGuest from "./FakeGuest.ts"
+import * as FakeMemory from "./FakeMemory.ts"
 import type { Saver } from "./FakeHost.ts"
 
 interface Stored {
   readonly snapshot: Snapshot
   readonly source: Source
-  readonly memory: FakeGuest.Memory
+  readonly memory: FakeMemory.Memory
 }
 
 const failed = (snapshot: string, kind: SnapshotFailed["kind"], problem: string): SandboxError =>
@@ -29,7 +29,7 @@ export const make = (saver: Saver, capacity: Capacity["Service"]): Snapshots["Se
         : Effect.succeed(found)
     })
 
-  const held = (memory: FakeGuest.Memory, source: Source, from: string, snapshot: string | null): Held => ({
+  const held = (memory: FakeMemory.Memory, source: Source, from: string, snapshot: string | null): Held => ({
     from,
     snapshot,
     limitMiB: source.limitMiB,
@@ -37,7 +37,7 @@ export const make = (saver: Saver, capacity: Capacity["Service"]): Snapshots["Se
     clone: Effect.gen(function* () {
       const place = yield* capacity.reserve({ memoryMiB: machineMemoryMiB(source.limitMiB) })
       return {
-        vm: yield* saver.start(FakeGuest.copyOf(memory)),
+        vm: yield* saver.start(FakeMemory.copyOf(memory)),
         place,
         key: source.machine,
         machine: source.machine,

@@ -1,0 +1,139 @@
+/** Which files of the test kit are not what they were. */
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import { ChangeLine, type ChangesEnd, type ChangesOpen, maxText, maxTexts } from "../guest/ChangeProtocol.ts"
+import type { Answer, FakeFiles, Node } from "./FakeFiles.ts"
+
+/** All files of one moment. */
+export type Moment = ReadonlyMap<string, Node>
+
+export interface FakeChanges {
+  /** The session begins. */
+  readonly begin: () => void
+  /** What is different since. */
+  readonly since: (then: Moment, asked: ChangesOpen) => { readonly data: Buffer; readonly end: ChangesEnd }
+  /** Answers a request, or has nothing for another method or a mark that is not there. */
+  readonly answer: (request: unknown) => Answer | undefined
+}
+
+const decode = Schema.decodeUnknownOption(
+  Schema.Struct({
+    method: Schema.String,
+    since: Schema.optionalKey(Schema.Int),
+    patches: Schema.optionalKey(Schema.Boolean),
+    maxFiles: Schema.optionalKey(Schema.Int)
+  })
+)
+
+const encode = Schema.encodeSync(Schema.fromJsonString(ChangeLine))
+
+const maxMarks = 16
+
+const stateOf = ({ bytes, mode, type }: Node): NonNullable<ChangeLine["after"]> => ({
+  type,
+  size: bytes.length,
+  mode,
+  uid: 1000,
+  gid: 1000
+})
+
+/** Text as it is, or nothing for other bytes. */
+const textOf = (node: Node | undefined): string | undefined => {
+  if (node === undefined || node.type === "directory") return ""
+  const text = node.bytes.toString("utf8")
+  return text.includes("\0") || !Buffer.from(text).equals(node.bytes) ? undefined : text
+}
+
+interface Difference {
+  readonly kind: ChangeLine["kind"]
+  readonly path: string
+  readonly from?: string
+  readonly before: Node | undefined
+  readonly after: Node | undefined
+}
+
+const differences = (then: Moment, now: Moment): ReadonlyArray<Difference> => {
+  const gone = new Map([...then].filter(([name]) => !now.has(name)).map(([name, node]) => [node, name]))
+  const found: Array<Difference> = []
+  for (const [path, after] of now) {
+    const before = then.get(path)
+    const from = before === undefined ? gone.get(after) : undefined
+    if (from !== undefined) {
+      // It is the same file under another name.
+      gone.delete(after)
+      found.push({ kind: "renamed", path, from, before: after, after })
+    } else if (before === undefined) found.push({ kind: "created", path, before, after })
+    else if (before.type !== after.type || before.mode !== after.mode || !before.bytes.equals(after.bytes)) {
+      found.push({ kind: "modified", path, before, after })
+    }
+  }
+  for (const [before, path] of gone) found.push({ kind: "deleted", path, before, after: undefined })
+  return found.sort((a, b) => (a.path < b.path ? -1 : 1))
+}
+
+const lineOf = ({ after, before, from, kind, path }: Difference, texts: boolean): ChangeLine => {
+  const content = kind !== "renamed" && !(before?.bytes ?? Buffer.alloc(0)).equals(after?.bytes ?? Buffer.alloc(0))
+  const [old, fresh] = [textOf(before), textOf(after)]
+  const large = Math.max(before?.bytes.length ?? 0, after?.bytes.length ?? 0) > maxText
+  const common = {
+    kind,
+    path,
+    ...(from !== undefined && { from }),
+    ...(before !== undefined && { before: stateOf(before) }),
+    ...(after !== undefined && { after: stateOf(after) }),
+    content
+  }
+  if (!content || !texts) return { ...common, text: "none" }
+  if (large) return { ...common, text: "large" }
+  return old === undefined || fresh === undefined
+    ? { ...common, text: "binary" }
+    : { ...common, text: "text", old, new: fresh }
+}
+
+/** There were too many texts before it. */
+const withoutText = (line: ChangeLine): ChangeLine => {
+  const { new: _, old: __, ...rest } = line
+  return { ...rest, text: "budget" }
+}
+
+/** Over a guest's files. */
+export const make = (files: FakeFiles): FakeChanges => {
+  let start: Moment = files.all()
+  const marks = new Map<number, Moment>()
+  let last = 0
+
+  const since: FakeChanges["since"] = (then, { maxFiles, patches }) => {
+    const found = differences(then, files.all())
+    const counts = { created: 0, modified: 0, deleted: 0, renamed: 0 }
+    for (const { kind } of found) counts[kind]++
+    let texts = 0
+    const lines = found.slice(0, maxFiles).map((it) => {
+      const line = lineOf(it, patches)
+      texts += (line.old?.length ?? 0) + (line.new?.length ?? 0)
+      return texts <= maxTexts ? line : withoutText(line)
+    })
+    return {
+      data: Buffer.from(lines.map((line) => `${encode(line)}\n`).join("")),
+      end: { ...counts, unexamined: 0, unlisted: found.length - lines.length }
+    }
+  }
+
+  return {
+    begin: () => {
+      start = files.all()
+      marks.clear()
+    },
+    since,
+    answer: (request) => {
+      const decoded = Option.getOrUndefined(decode(request))
+      if (decoded?.method === "changes.mark") {
+        marks.set(++last, files.all())
+        for (const id of marks.keys()) if (marks.size > maxMarks) marks.delete(id)
+        return { end: { mark: last } }
+      }
+      const then = (decoded?.since ?? 0) === 0 ? start : marks.get(decoded?.since ?? 0)
+      if (decoded?.method !== "changes.read" || then === undefined) return undefined
+      return since(then, { patches: decoded.patches ?? true, maxFiles: decoded.maxFiles ?? 1000 })
+    }
+  }
+}
