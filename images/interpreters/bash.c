@@ -162,9 +162,39 @@ static char *quote(char *out, const char *text, size_t room) {
   return out;
 }
 
-/* Called in the child that failed to run NAME; the last one to fail is the one that can have decided the execution's status. */
+/* The last child of the serving shell that ended with 126 or 127; 0 while it is the shell itself that could not become a program. */
+static volatile pid_t last_failed;
+
+static pid_t parent_of(pid_t pid) {
+  char path[32], text[512], *name;
+  snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+  int fd = open(path, O_RDONLY | O_CLOEXEC), parent = 0;
+  ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+  if (fd >= 0) close(fd);
+  text[n > 0 ? n : 0] = 0;
+  if ((name = strrchr(text, ')'))) sscanf(name, ") %*c %d", &parent);
+  return parent;
+}
+
+/* The child of the serving shell that this process is, or descends from; 0: it is that shell. */
+static pid_t branch(void) {
+  pid_t pid = getpid(), parent;
+  for (int i = 0; pid != serving && i < 64; i++, pid = parent) {
+    parent = pid == getpid() ? getppid() : parent_of(pid);
+    if (parent == serving) return pid;
+    if (parent <= 1) return -1;
+  }
+  return 0;
+}
+
+/* Called where NAME could not be run, in a child as a rule: BRANCH and what is to be said of it, in a file. The last one to fail is
+   the one that can have decided the execution's status, and has done so if it was in that child of the shell that failed last. */
 static void blame(const char *name, const char *kind, const char *path) {
-  char text[20000], *end = stpcpy(text, "{\"name\":");
+  char text[20000], *end = text;
+  pid_t from = branch();
+  if (from == 0) last_failed = 0;
+  end += sprintf(end, "%d ", (int)from);
+  end = stpcpy(end, "{\"name\":");
   end = quote(end, name, 8000);
   end += sprintf(end, ",\"kind\":\"%s\",\"path\":", kind);
   end = path ? quote(end, path, 8000) : stpcpy(end, "null");
@@ -243,6 +273,7 @@ pid_t waitpid(pid_t which, int *status, int options) {
   int ended = 0;
   pid_t pid = real_waitpid(which, &ended, options);
   if (pid > 0 && status) *status = ended;
+  if (pid > 0 && WIFEXITED(ended) && (WEXITSTATUS(ended) | 1) == 127) last_failed = pid;
   if (pid > 0 && serving && (WIFEXITED(ended) || WIFSIGNALED(ended)))
     for (int i = 0; i < CHILDREN; i++)
       if (latest[i].pid == pid && latest[i].status < 0) latest[i].status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 128 + WTERMSIG(ended);
@@ -295,8 +326,10 @@ static void conclude(const char *number, int status, int typed, const struct chi
   if (*failed) strcat(failed, "]");
   int too_large = status == 128 + SIGXFSZ && last_command_exit_signal == SIGXFSZ; /* the command that decided the status */
   char *command = status == 126 || status == 127 ? read_file(in(current, "command"), NULL) : NULL;
+  char *words = command ? strchr(command, '{') : NULL;
+  int decided = words && !typed && atoi(command) == (int)last_failed;
   int length = snprintf(text, sizeof text, "{\"exitCode\":%d,\"exception\":null,\"commands\":[%s],\"result\":null%s%s}", status,
-                        command && !typed ? command : "", too_large ? ",\"tooLarge\":true" : "", failed);
+                        decided ? words : "", too_large ? ",\"tooLarge\":true" : "", failed);
   if (command) xfree(command);
   unlink(in(current, "command"));
   int fits = length < MESSAGE - 64;
@@ -532,6 +565,7 @@ static void execute(const char *number, char *settings_text) {
   if (number && reseeded) say("started %s reseeded\n", number);
   interrupt_state = 0;
   last_command_exit_signal = 0;
+  last_failed = 0;
   struct child last[CHILDREN];
   int count = 0;
   children = 0;

@@ -30,6 +30,13 @@ const kinds: Record<TaskFailure["_tag"], ReadonlyArray<Case>> = {
     ["bash", "x=$(nonsense-command)", "command nonsense-command"],
     ["bash", "f() { nonsense-command; }; f", "command nonsense-command"],
     ["bash", "set -e; nonsense-command; echo no", "command nonsense-command"],
+    ["bash", "set +e; (exit 127); ( ( nonsense-command; exit ) )", "command nonsense-command"],
+    [
+      "bash",
+      "set -o pipefail; nonsense-command | cat; eval 'nonsense-command' && x=$(true; (nonsense-command))",
+      "command nonsense-command"
+    ],
+    ["bash", "nonsense-command & wait $!", "command nonsense-command"],
     ["bash", "set +e; /nowhere/program", "command /nowhere/program"],
     ["bash", "exec /nowhere/program", "command /nowhere/program"],
     ["bash", "exec nonsense-command --flag", "command nonsense-command"],
@@ -84,6 +91,9 @@ const kinds: Record<TaskFailure["_tag"], ReadonlyArray<Case>> = {
     ["bash", "nonsense-command || true; exit 127", "exit 127"],
     ["bash", "nonsense-command; false", "exit 1"],
     ["bash", "(exit 127)", "exit 127"],
+    ["bash", "nonsense-command; (exit 127)", "exit 127"],
+    ["bash", "x=$(nonsense-command); bash -c 'exit 127'", "exit 127"],
+    ["bash", "shopt -s execfail; exec nonsense-command; sh -c 'exit 127'", "exit 127"],
     ["bash", "bash -c 'exit 126'", "exit 126"],
     ["bash", "grep x /dev/null", "exit 1"],
     ["bash", "grep -r x /root", "exit 2"],
