@@ -92,7 +92,7 @@ type State =
   | { readonly _tag: "Awake" }
   | { readonly _tag: "Parking"; readonly fiber: Fiber.Fiber<boolean, SandboxError> }
   | { readonly _tag: "Parked"; readonly saved: Saved }
-  | { readonly _tag: "Waking"; readonly fiber: Fiber.Fiber<void, SandboxError> }
+  | { readonly _tag: "Waking"; readonly fiber: Fiber.Fiber<void, SandboxError>; readonly saved: Saved }
   | { readonly _tag: "Over" }
 
 /** Bytes of late output that are kept from a machine that was parked before anybody read them. */
@@ -128,6 +128,8 @@ export const make = Effect.fnUntraced(function* (
   const present = Latch.makeUnsafe(true)
   let running = first
   let state: State = { _tag: "Awake" }
+  /** It is about to change: whoever would begin something now has been forestalled. */
+  let beginning = false
   let uses = 0
   /** Its process is being ended on purpose, or has been. */
   let ending = false
@@ -174,17 +176,24 @@ export const make = Effect.fnUntraced(function* (
       }
     })
 
-  /** Runs it for the time of the session; it becomes the state first. Interrupting it reaches what it restores. */
+  /**
+   * Runs it for the time of the session, unless it may not; it becomes the state first. Interrupting it reaches what it
+   * restores.
+   */
   const begin = <A>(
+    may: () => boolean,
     body: (
       restore: <B, E, R>(effect: Effect.Effect<B, E, R>) => Effect.Effect<B, E, R>
     ) => Effect.Effect<A, SandboxError>,
     become: (fiber: Fiber.Fiber<A, SandboxError>) => State
-  ): Effect.Effect<Fiber.Fiber<A, SandboxError>> =>
+  ): Effect.Effect<Fiber.Fiber<A, SandboxError> | undefined> =>
     Effect.suspend(() => {
+      if (beginning || !may()) return Effect.succeed(undefined)
+      beginning = true
       const ready = Deferred.makeUnsafe<void>()
       const whole = Effect.uninterruptibleMask((restore) => Effect.andThen(Deferred.await(ready), body(restore)))
       return Effect.map(Effect.forkIn(whole, home, { startImmediately: true }), (fiber) => {
+        beginning = false
         state = become(fiber)
         Deferred.doneUnsafe(ready, Effect.void)
         return fiber
@@ -194,6 +203,7 @@ export const make = Effect.fnUntraced(function* (
   const isFree = (): boolean => uses === 0 && running.vm.connected() === 0
 
   const start = begin(
+    () => state._tag === "Awake" && isFree(),
     Effect.fn("Session.park", { root: true })(function* (restore): Effect.fn.Return<boolean, SandboxError> {
       const machine = running
       const exit = yield* Effect.exit(
@@ -223,6 +233,7 @@ export const make = Effect.fnUntraced(function* (
 
   const wake = (saved: Saved) =>
     begin(
+      () => state._tag === "Parked",
       Effect.fn("Session.wake")(function* (restore): Effect.fn.Return<void, SandboxError> {
         const scope = yield* Scope.fork(home)
         const exit = yield* Effect.exit(
@@ -258,7 +269,7 @@ export const make = Effect.fnUntraced(function* (
         } else state = { _tag: "Parked", saved }
         return yield* Effect.asVoid(exit)
       }, Observe.timed(Telemetry.wakeDuration)),
-      (fiber) => ({ _tag: "Waking", fiber })
+      (fiber) => ({ _tag: "Waking", fiber, saved })
     )
 
   const wait = (started: number): Effect.Effect<number, SandboxError> =>
@@ -268,7 +279,10 @@ export const make = Effect.fnUntraced(function* (
           return Effect.andThen(Fiber.interrupt(state.fiber), wait(started))
         case "Parked":
           // It goes on for those who come next when this one leaves.
-          return Effect.andThen(Effect.flatMap(wake(state.saved), Fiber.join), wait(started))
+          return wake(state.saved).pipe(
+            Effect.flatMap((fiber) => (fiber === undefined ? Effect.yieldNow : Fiber.join(fiber))),
+            Effect.andThen(wait(started))
+          )
         case "Waking":
           return Effect.andThen(Fiber.join(state.fiber), wait(started))
         default:
@@ -308,9 +322,19 @@ export const make = Effect.fnUntraced(function* (
         return gone(saved)
       }
       case "Parking":
-        return Effect.andThen(Fiber.interrupt(state.fiber), destroy)
-      case "Waking":
-        return Effect.andThen(Fiber.interrupt(state.fiber), destroy)
+      case "Waking": {
+        const was = state
+        const fiber: Fiber.Fiber<unknown, unknown> = was.fiber
+        return Effect.andThen(
+          Fiber.interrupt(fiber),
+          Effect.suspend(() => {
+            if (state !== was) return destroy
+            // It never ran: the session's scope had closed before.
+            over(vmOver)
+            return was._tag === "Parking" ? running.vm.destroy : gone(was.saved)
+          })
+        )
+      }
     }
   })
   yield* Effect.addFinalizer(() => Effect.suspend(() => (state._tag === "Awake" ? Effect.void : destroy)))
@@ -323,7 +347,8 @@ export const make = Effect.fnUntraced(function* (
         left = uses > 0 ? afterMs : quietSince + afterMs - clock.currentTimeMillisUnsafe()
         if (left > 0) continue
         left = afterMs
-        if (state._tag === "Awake" && isFree()) yield* Effect.flatMap(start, Fiber.await)
+        const fiber = yield* start
+        if (fiber !== undefined) yield* Fiber.await(fiber)
       }
     }).pipe(Effect.forkScoped)
   }
@@ -341,8 +366,8 @@ export const make = Effect.fnUntraced(function* (
     current: () => running.vm,
     isParked: () => state._tag === "Parked",
     park: Effect.gen(function* () {
-      if (state._tag !== "Awake" || !isFree()) return state._tag === "Parked"
-      const fiber = yield* start
+      const fiber = (yield* start) ?? (state._tag === "Parking" ? state.fiber : undefined)
+      if (fiber === undefined) return state._tag === "Parked"
       const exit = yield* Fiber.await(fiber).pipe(Effect.onInterrupt(() => Fiber.interrupt(fiber)))
       // Somebody came, which is no failure.
       if (Exit.isFailure(exit) && Cause.hasInterruptsOnly(exit.cause)) return false
