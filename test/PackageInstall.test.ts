@@ -5,6 +5,7 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import { TestClock } from "effect/testing"
 import { Finder, type Registries } from "../src/egress/Registries.ts"
+import type { NetworkGrant } from "../src/guest/Protocol.ts"
 import { Sub } from "../src/guest/Frame.ts"
 import { install } from "../src/internal/PackageInstall.ts"
 import type { Installer } from "../src/internal/PackageNetwork.ts"
@@ -23,9 +24,14 @@ const end = {
 /** A machine whose installers give these answers in turn; `ran` is what they were. */
 const machine = (answers: ReadonlyArray<object>) => {
   const ran: Array<string> = []
+  const networks: Array<NetworkGrant | null> = []
   const vm: Installer = {
     accept: () => {},
-    handover: () => Effect.succeed({ protocol: 1, ready: true, languages: [], kernel: "", agent: "" }),
+    handover: ({ network }) =>
+      Effect.sync(() => {
+        networks.push(network)
+        return { protocol: 1, ready: true, languages: [], kernel: "", agent: "" } as const
+      }),
     open: (message) =>
       Effect.sync(() => {
         const argv = "argv" in message && Array.isArray(message.argv) ? message.argv : undefined
@@ -51,10 +57,18 @@ const machine = (answers: ReadonlyArray<object>) => {
         }
       })
   }
-  return { vm, ran }
+  return { vm, ran, networks }
 }
 
-const registries = (withheld: ReadonlyArray<string>) => (): Registries => ({ indexes: [], env: {}, withheld })
+const registries = (withheld: ReadonlyArray<string>) => (): Registries => ({
+  indexes: [],
+  env: {},
+  trusted: {
+    env: { "npm_config_//npm.example/:_authToken": "stand-in-0" },
+    credentials: [{ standIn: "stand-in-0", host: "npm.example", value: "s3cret" }]
+  },
+  withheld
+})
 const installed = {
   status: "installed",
   resolved: [{ name: "six", version: "1.17.0", integrity: null }],
@@ -97,6 +111,18 @@ describe("package installers", () => {
         return assert.fail(error.message)
       assert.strictEqual(error.reason.retry, "safe")
       assert.strictEqual(error.reason.message, "python packages: the index answers 503")
+    })
+  )
+
+  it.effect("are given a stand-in for each credential, and nothing afterwards", () =>
+    Effect.gen(function* () {
+      const { networks, vm } = machine([installed])
+      yield* installing(vm)
+      const [during, after] = networks
+      assert.match(during?.env["npm_config_//npm.example/:_authToken"] ?? "", /^exec-sandbox-secret-[0-9a-f]{40}$/)
+      assert.include(during?.authorities, "BEGIN CERTIFICATE")
+      assert.notInclude(JSON.stringify(networks), "s3cret")
+      assert.deepStrictEqual(after, { authorities: "", env: {} })
     })
   )
 

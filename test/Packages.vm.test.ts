@@ -3,22 +3,26 @@ import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import { createHash } from "node:crypto"
-import * as http from "node:http"
+import { readFileSync, writeFileSync } from "node:fs"
+import * as https from "node:https"
+import { join } from "node:path"
 import { gzipSync } from "node:zlib"
 import * as NetworkPolicy from "../src/NetworkPolicy.ts"
 import * as Packages from "../src/Packages.ts"
+import { Dialler } from "../src/egress/Dial.ts"
+import { Resolver } from "../src/egress/Resolver.ts"
 import { configured, Finder } from "../src/egress/Registries.ts"
 import { Sandbox } from "../src/Sandbox.ts"
 import { Template } from "../src/Template.ts"
 import { Host } from "../src/Host.ts"
 import { Image } from "../src/Image.ts"
 import { ended, stdout } from "./support/executions.ts"
-import { listening } from "./support/servers.ts"
+import { certificates, listening } from "./support/servers.ts"
 
-const packages: Packages.Packages = { python: ["six==1.17.0"], javascript: ["ms@2.1.3"] }
+const packages: Packages.Packages = { python: ["six==1.17.0"], javascript: ["ms@2.1.3", "@local/thing@1.0.0"] }
 
-/** A policy that knows the two, and one that nobody has. */
-const policy = Packages.only({ python: ["six", "exec-sandbox-no-such-package"], javascript: ["ms"] })
+/** A policy that knows them, and one that nobody has. */
+const policy = Packages.only({ python: ["six", "exec-sandbox-no-such-package"], javascript: ["ms", "@local/thing"] })
 const live = Sandbox.layerTemplate.pipe(
   Layer.provideMerge(Template.layer),
   Layer.provideMerge(Image.layer),
@@ -26,40 +30,69 @@ const live = Sandbox.layerTemplate.pipe(
   Layer.provide(Layer.succeed(Packages.Policy, policy))
 )
 
-/** A registry on this host for the packages of one scope, of which there is one. */
-const scopedRegistry = Effect.gen(function* () {
-  const thing = { name: "@local/thing", version: "1.0.0" }
+/** An entry of a tar archive, of at most 512 bytes. */
+const entryOf = (name: string, text: string): Buffer => {
   const header = Buffer.alloc(512)
-  const content = Buffer.from(JSON.stringify(thing).padEnd(512))
-  header.write("package/package.json")
+  header.write(name)
   header.write("0000644", 100)
-  header.write("00000001000", 124)
+  header.write(text.length.toString(8).padStart(11, "0"), 124)
   header.write("        0", 148)
-  header.write(
-    `${header
-      .reduce((sum, byte) => sum + byte, 0)
-      .toString(8)
-      .padStart(6, "0")}\0`,
-    148
-  )
-  const tarball = gzipSync(Buffer.concat([header, content, Buffer.alloc(1024)]))
-  return yield* listening(
-    http.createServer(({ headers, url }, response) => {
+  const sum = header.reduce((total, byte) => total + byte, 0)
+  header.write(`${sum.toString(8).padStart(6, "0")}\0`, 148)
+  return Buffer.concat([header, Buffer.from(text.padEnd(512, "\0"))])
+}
+
+/**
+ * A private registry, for one scope of npm's packages: it answers who shows a token, which is this host's. Runs an effect for
+ * which it is `registry.example`; gives also the tokens that were shown.
+ */
+const withPrivateRegistry = Effect.fnUntraced(function* <A, E, R>(effect: Effect.Effect<A, E, R>) {
+  const token = "private-registry-token"
+  const thing = { name: "@local/thing", version: "1.0.0" }
+  const files = [
+    entryOf("package/package.json", JSON.stringify(thing)),
+    entryOf("package/index.js", "exports.thing = 7")
+  ]
+  const tarball = gzipSync(Buffer.concat([...files, Buffer.alloc(1024)]))
+  const shown = new Set<string | undefined>()
+  const dist = {
+    tarball: "https://registry.example/thing.tgz",
+    shasum: createHash("sha1").update(tarball).digest("hex")
+  }
+  const page = { name: thing.name, "dist-tags": { latest: "1.0.0" }, versions: { "1.0.0": { ...thing, dist } } }
+  const { authority, byName, directory } = yield* certificates(["registry.example"])
+  const port = yield* listening(
+    https.createServer(byName.get("registry.example") ?? {}, ({ headers, url }, response) => {
+      shown.add(headers.authorization)
+      if (headers.authorization !== `Bearer ${token}`) return void response.writeHead(401).end()
       if (url?.endsWith(".tgz")) return void response.end(tarball)
-      const dist = {
-        tarball: `http://${headers.host}/thing.tgz`,
-        shasum: createHash("sha1").update(tarball).digest("hex")
-      }
       response.writeHead(200, { "content-type": "application/json" })
-      response.end(
-        JSON.stringify({
-          name: thing.name,
-          "dist-tags": { latest: "1.0.0" },
-          versions: { "1.0.0": { ...thing, dist } }
-        })
-      )
+      response.end(JSON.stringify(page))
     })
   )
+  // This host trusts it beside all others.
+  const { NODE_EXTRA_CA_CERTS = "" } = process.env
+  const trusted = join(directory, "trusted.pem")
+  const before = NODE_EXTRA_CA_CERTS === "" ? "" : readFileSync(NODE_EXTRA_CA_CERTS, "utf8")
+  writeFileSync(trusted, `${before}\n${readFileSync(authority, "utf8")}`)
+  process.env["NODE_EXTRA_CA_CERTS"] = trusted
+  yield* Effect.addFinalizer(() => Effect.sync(() => Object.assign(process.env, { NODE_EXTRA_CA_CERTS })))
+  const dial = yield* Dialler
+  const resolve = yield* Resolver
+  const address = "192.0.2.90"
+  const told = {
+    ...process.env,
+    "npm_config_@local:registry": "https://registry.example/",
+    "npm_config_//registry.example/:_authToken": token
+  }
+  const result = yield* effect.pipe(
+    Effect.provideService(Finder, (ecosystems) => configured(ecosystems, told)),
+    Effect.provideService(Resolver, (name) =>
+      name === "registry.example" ? Effect.succeed([address]) : resolve(name)
+    ),
+    Effect.provideService(Dialler, (to, at) => (to === address ? dial("127.0.0.1", port) : dial(to, at)))
+  )
+  return { result, shown: [...shown], token }
 })
 
 layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (it) => {
@@ -69,16 +102,26 @@ layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (
       () =>
         Effect.gen(function* () {
           const sandbox = yield* Sandbox
-          const entry = yield* (yield* Template).warm(512, packages)
-          assert.deepStrictEqual(entry.packages?.asked, ["python:six==1.17.0", "javascript:ms@2.1.3"])
-          assert.deepStrictEqual(entry.packages?.imported, ["six", "ms"])
-          const [six, ms] = entry.packages?.resolved ?? []
+          const templates = yield* Template
+          const before = yield* templates.list
+          const { result: entry, shown, token } = yield* withPrivateRegistry(templates.warm(512, packages))
+          // One that an earlier run has left met the registry then.
+          const left = before.some(({ key }) => key === entry.key)
+          assert.deepStrictEqual(shown, left ? [] : [`Bearer ${token}`])
+          assert.deepStrictEqual(entry.packages?.asked, [
+            "python:six==1.17.0",
+            "javascript:@local/thing@1.0.0",
+            "javascript:ms@2.1.3"
+          ])
+          assert.deepStrictEqual(entry.packages?.imported, ["six", "@local/thing", "ms"])
+          const [six, thing, ms] = entry.packages?.resolved ?? []
+          assert.deepInclude(thing, { ecosystem: "javascript", name: "@local/thing", version: "1.0.0" })
           assert.deepInclude(six, { ecosystem: "python", name: "six", version: "1.17.0" })
           assert.match(six?.integrity ?? "", /^sha256=[0-9a-f]{64}$/)
           assert.deepInclude(ms, { ecosystem: "javascript", name: "ms", version: "2.1.3" })
           assert.match(ms?.integrity ?? "", /^sha512-/)
 
-          const session = yield* sandbox.session({ packages })
+          const session = yield* sandbox.session({ packages, limits: { timeMs: 120_000 } })
           const python = yield* session.exec({
             language: "python",
             code: "import sys\nwarm = 'six' in sys.modules\nnames = [n for n in dir() if n[0] != '_']\nimport six\n[warm, names, six.__version__]"
@@ -106,12 +149,21 @@ layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (
             })
           )
           assert.deepInclude(alone, { _tag: "PermissionDenied", operation: "network", rule: "none" } as const)
-          const tidy = yield* session.run("ls -A /tmp; ls -d ~/.cache ~/.npm 2>/dev/null; true")
-          assert.strictEqual(tidy.stdout, "a.cjs\n")
+          const tidy = yield* session.run(
+            `ls -A /tmp; ls -d ~/.cache ~/.npm 2>/dev/null; env | grep -c -i -E 'registry|index_url|_cert'; node -p 'require("@local/thing").thing'`
+          )
+          assert.strictEqual(tidy.stdout, "a.cjs\n0\n7\n")
+          // Neither the token nor what stood for it is anywhere on the disk.
+          const found = yield* Effect.flip(
+            session.run("grep -rlE 'private-registry-token|exec-sandbox-secret-' /home /root /tmp /etc /usr/local", {
+              user: "root"
+            })
+          )
+          assert.strictEqual(found._tag !== "SandboxError" && found.stdout, "")
 
           // A copy of the session has them too.
           const saved = yield* session.snapshot()
-          const copy = yield* sandbox.session({ from: saved })
+          const copy = yield* sandbox.session({ from: saved, limits: { timeMs: 120_000 } })
           const kept = yield* copy.exec({
             language: "python",
             code: "import sys; [six.__version__, sys.modules['six'] is six]"
@@ -160,11 +212,7 @@ layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (
       () =>
         Effect.gen(function* () {
           const sandbox = yield* Sandbox
-          const scope = yield* scopedRegistry
-          const env = { ...process.env, "npm_config_@local:registry": `http://localhost:${scope}/` }
-          const session = yield* sandbox
-            .session({ network: NetworkPolicy.packages(), limits: { timeMs: 280_000 } })
-            .pipe(Effect.provideService(Finder, (ecosystems) => configured(ecosystems, env)))
+          const session = yield* sandbox.session({ network: NetworkPolicy.packages(), limits: { timeMs: 280_000 } })
           const index = `
 import os, urllib.request
 index = os.environ.get("PIP_INDEX_URL") or "https://pypi.org/simple"
@@ -174,11 +222,11 @@ print(b"six-1.17.0" in urllib.request.urlopen(index.rstrip("/") + "/six/").read(
           const done = yield* ended(
             session.exec({
               language: "bash",
-              code: `cd && npm install --silent left-pad@1.3.0 @local/thing@1.0.0 && jq -r .version node_modules/{left-pad,@local/thing}/package.json
+              code: `cd && npm install --silent left-pad@1.3.0 && jq -r .version node_modules/left-pad/package.json
 curl -sS -m 60 https://registry.example/`
             })
           )
-          assert.strictEqual(done.stdout, "1.3.0\n1.0.0\n", done.stderr)
+          assert.strictEqual(done.stdout, "1.3.0\n", done.stderr)
           assert.deepInclude(done, { _tag: "PermissionDenied", target: "registry.example:443", rule: "not-granted" })
           const egress = [...(page.receipt.egress ?? []), ...(done.receipt.egress ?? [])]
           assert.deepStrictEqual(

@@ -63,6 +63,7 @@ export const keep = (given: Secrets): Effect.Effect<Keeping> =>
     return { secrets, authority }
   })
 
+const nowhere: Registries = { indexes: [], env: {}, trusted: { env: {}, credentials: [] }, withheld: [] }
 const nothingKept: Keeping = { secrets: [], authority: undefined }
 
 /** See `NetworkGrant` of `guest/Protocol`. */
@@ -149,7 +150,7 @@ export const make = Effect.fnUntraced(function* (
   /** Learns where the registries of a policy keep their files; what it finds is granted from then on. */
   let learn: Effect.Effect<void> = Effect.void
   const registriesOf = (policy: NetworkPolicy): Registries =>
-    policy._tag === "Packages" ? find(policy.ecosystems) : { indexes: [], env: {}, withheld: [] }
+    policy._tag === "Packages" ? find(policy.ecosystems) : nowhere
   const hold = (policy: NetworkPolicy): void => {
     const registries = registriesOf(policy)
     const indexes = registries.indexes.map(({ url }) => hostPort(url))

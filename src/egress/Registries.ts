@@ -15,7 +15,8 @@ import * as path from "node:path"
 import * as tls from "node:tls"
 import type { Ecosystem } from "../NetworkPolicy.ts"
 import { authorities } from "./Authorities.ts"
-import { inNpm, inPip } from "./Credentials.ts"
+import { type Found, inNpm, inPip } from "./Credentials.ts"
+import { parseSecretHost } from "./Rules.ts"
 
 /** An index: where it is, and a page of it that tells where its files are. */
 export interface Index {
@@ -27,7 +28,12 @@ export interface Registries {
   readonly indexes: ReadonlyArray<Index>
   /** What tells a guest's tools the same; empty where they need not be told. */
   readonly env: Readonly<Record<string, string>>
-  /** `HOST:PORT` of those that this host has credentials for. A guest gets none of them. */
+  /** Credentials that can be put in at the border, for tools that run nobody's code; `env` with stand-ins for them. */
+  readonly trusted: {
+    readonly env: Readonly<Record<string, string>>
+    readonly credentials: ReadonlyArray<{ readonly standIn: string; readonly host: string; readonly value: string }>
+  }
+  /** `HOST:PORT` of those for which this host has credentials that cannot be put in. */
   readonly withheld: ReadonlyArray<string>
 }
 
@@ -119,8 +125,8 @@ interface Told {
   readonly extra: ReadonlyArray<string>
   /** npm's setting for each scope that has a registry of its own. */
   readonly scoped: ReadonlyMap<string, string>
-  /** Whether this host has credentials for it. */
-  readonly secret: (url: URL) => boolean
+  /** What credentials this host has for it. */
+  readonly secret: (url: URL) => Found
 }
 
 const python = (env: Env, home: string): Told => {
@@ -157,7 +163,7 @@ const javascript = (env: Env, home: string): Told => {
     index: first(setting("registry"), configured.get("registry")),
     extra: [...scoped.values()],
     scoped,
-    secret: inNpm(configured.keys(), env)
+    secret: inNpm(configured, env)
   }
 }
 
@@ -165,10 +171,10 @@ const javascript = (env: Env, home: string): Told => {
 const loopback = /^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$/
 
 /** A URL as a guest may have it: without credentials, and with this host by the name it has in there. */
-const forGuest = (url: URL): string => {
+const forGuest = (url: URL, standIn: string | undefined = undefined): string => {
   const copy = new URL(url)
-  copy.username = ""
-  copy.password = ""
+  if (standIn === undefined) copy.username = ""
+  copy.password = standIn ?? ""
   if (loopback.test(copy.hostname)) copy.hostname = "host"
   return copy.href
 }
@@ -186,6 +192,8 @@ const isUrl = (url: URL | undefined): url is URL => url !== undefined
 
 const below = (url: URL, name: string): URL => new URL(name, url.href.endsWith("/") ? url : `${url.href}/`)
 
+const printable = /^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$/
+
 /** What this host's tools are told. */
 export const configured = (
   ecosystems: ReadonlyArray<Ecosystem>,
@@ -194,6 +202,8 @@ export const configured = (
 ): Registries => {
   const indexes: Array<Index> = []
   const told: Record<string, string> = {}
+  const trusted: Record<string, string> = {}
+  const credentials: Array<{ readonly standIn: string; readonly host: string; readonly value: string }> = []
   const withheld = new Set<string>()
   for (const ecosystem of new Set(ecosystems)) {
     const { extra, index, scoped, secret } = ecosystem === "python" ? python(env, home) : javascript(env, home)
@@ -201,16 +211,35 @@ export const configured = (
     const others = extra.map(parse).filter(isUrl)
     // A page of each index that there is in all of them, and says where files are.
     const page = ecosystem === "python" ? "pip/" : "npm/latest"
+    const standIns = new Map<URL, string>()
     for (const url of [main ?? new URL(defaults[ecosystem]), ...others]) {
       indexes.push({ url, page: below(url, page) })
-      if (secret(url)) withheld.add(hostPort(url))
+      const found = secret(url)
+      if (found === undefined) continue
+      const host = hostPort(url)
+      // At the border there is TLS, for a name, and a value that a header may have.
+      if (
+        found === "Withheld" ||
+        url.protocol !== "https:" ||
+        typeof parseSecretHost(host) === "string" ||
+        !printable.test(found.value)
+      ) {
+        withheld.add(host)
+        continue
+      }
+      const standIn = `registry-${credentials.length}-stand-in`
+      standIns.set(url, standIn)
+      credentials.push({ standIn, host, value: found.value })
+      Object.assign(trusted, found.settings(standIn))
     }
     if (ecosystem === "python") {
-      if (main !== undefined) Object.assign(told, { PIP_INDEX_URL: forGuest(main), UV_DEFAULT_INDEX: forGuest(main) })
-      if (others.length > 0) {
-        const list = others.map(forGuest).join(" ")
-        Object.assign(told, { PIP_EXTRA_INDEX_URL: list, UV_INDEX: list })
+      const tell = (to: Record<string, string>, text: (url: URL) => string): void => {
+        if (main !== undefined) Object.assign(to, { PIP_INDEX_URL: text(main), UV_DEFAULT_INDEX: text(main) })
+        const list = others.map(text).join(" ")
+        if (list !== "") Object.assign(to, { PIP_EXTRA_INDEX_URL: list, UV_INDEX: list })
       }
+      tell(told, (url) => forGuest(url))
+      tell(trusted, (url) => forGuest(url, standIns.get(url)))
     } else {
       if (main !== undefined) told["NPM_CONFIG_REGISTRY"] = forGuest(main)
       for (const [name, text] of scoped) {
@@ -219,7 +248,7 @@ export const configured = (
       }
     }
   }
-  return { indexes, env: told, withheld: [...withheld] }
+  return { indexes, env: told, trusted: { env: { ...told, ...trusted }, credentials }, withheld: [...withheld] }
 }
 
 /** A project's page (PEP 691). */

@@ -1,5 +1,6 @@
 /** What package tools reach while they install: the registries that the host's own are told to use, and nothing else. */
 import * as Effect from "effect/Effect"
+import * as Redacted from "effect/Redacted"
 import * as Egress from "../egress/Egress.ts"
 import { Finder } from "../egress/Registries.ts"
 import { defaults } from "../Limits.ts"
@@ -12,8 +13,8 @@ import type { Vm } from "../Vm.ts"
 export type Installer = Pick<Vm, "open" | "accept" | "handover">
 
 /**
- * What is to be said beside a registry's refusal: that this host has credentials which a guest is not given. `undefined` when it
- * has none.
+ * What is to be said beside a registry's refusal: that this host has credentials which could not be put in at the border.
+ * `undefined` when it has none.
  */
 export const withheld = (ecosystems: ReadonlyArray<Ecosystem>): Effect.Effect<string | undefined> =>
   Effect.map(Finder, (find) => {
@@ -32,11 +33,25 @@ export const during = <A, E>(
 ): Effect.Effect<A, E | SandboxError> =>
   Effect.gen(function* () {
     const policy = packages(ecosystems)
-    const way = yield* Egress.make(policy)
+    const { credentials, env } = (yield* Finder)(ecosystems).trusted
+    const secrets = credentials.map(({ host, value }, n) => {
+      return [`REGISTRY_${n}`, { value: Redacted.make(value), hosts: [host], header: "authorization" }] as const
+    })
+    const way = yield* Egress.make(policy, yield* Egress.keep(Object.fromEntries(secrets)))
     vm.accept(way.accept)
+    /** A setting with the placeholders in it. */
+    const filled = (text: string): string =>
+      credentials.reduce(
+        (all, { standIn }, n) => all.replaceAll(standIn, way.placeholders[`REGISTRY_${n}`] ?? ""),
+        text
+      )
+    const own = Object.fromEntries(Object.entries(env).map(([name, text]) => [name, filled(text)]))
+    const given = way.grant(policy)
+    const network = given === null ? null : { ...given, env: { ...given.env, ...own } }
     const identity = { hostname: "template", env: {}, limits: { ...defaults, memoryMiB } }
-    yield* vm.handover({ ...identity, network: way.grant(policy) }, "build")
+    yield* vm.handover({ ...identity, network }, "build")
     const result = yield* effect
-    yield* vm.handover({ ...identity, network: null }, "build")
+    // The placeholders, and the trust in who takes them, end here.
+    yield* vm.handover({ ...identity, network: { authorities: "", env: {} } }, "build")
     return result
   }).pipe(Effect.scoped)

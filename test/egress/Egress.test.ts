@@ -350,6 +350,7 @@ describe("Egress", () => {
         Effect.provideService(Finder, () => ({
           indexes: [url("http://index.example:7/simple")],
           env: { A: "b" },
+          trusted: { env: {}, credentials: [] },
           withheld: []
         }))
       )

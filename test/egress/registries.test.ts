@@ -54,7 +54,18 @@ describe("registries", () => {
         NPM_CONFIG_REGISTRY: "https://npm.corp.example/r/",
         "npm_config_@scope:registry": "https://scope.corp.example/"
       })
-      assert.deepStrictEqual(found.withheld, ["pip.corp.example:443", "npm.corp.example:443"])
+      assert.deepStrictEqual(found.withheld, [])
+      // Tools that run nobody's code have stand-ins for what is put in at the border.
+      assert.deepStrictEqual(found.trusted.credentials, [
+        { standIn: "registry-0-stand-in", host: "pip.corp.example:443", value: "secret" },
+        { standIn: "registry-1-stand-in", host: "npm.corp.example:443", value: "secret" }
+      ])
+      assert.deepStrictEqual(found.trusted.env, {
+        ...found.env,
+        PIP_INDEX_URL: "https://user:registry-0-stand-in@pip.corp.example/simple",
+        UV_DEFAULT_INDEX: "https://user:registry-0-stand-in@pip.corp.example/simple",
+        "npm_config_//npm.corp.example/:_authToken": "registry-1-stand-in"
+      })
       assert.notInclude(JSON.stringify(found.env), "secret")
       const env = { ...quiet, PIP_INDEX_URL: "http://127.0.0.1:3141/root", NPM_CONFIG_REGISTRY: "https://env.example" }
       const told = configured(["python", "javascript"], env, directory)
@@ -74,7 +85,7 @@ describe("registries", () => {
       const pip = { PIP_CONFIG_FILE: "/dev/null", PIP_INDEX_URL: "https://c.example/simple" }
       const env = { ...quiet, ...pip, PIP_EXTRA_INDEX_URL: "https://a.example/x https://me:secret@d.example" }
       const found = configured(["python", "javascript"], env, directory)
-      assert.deepStrictEqual(found.withheld, ["a.example:443", "d.example:443", "scope.example:443"])
+      assert.deepStrictEqual(found.withheld, ["a.example:443", "scope.example:443"])
       assert.notInclude(JSON.stringify(found.env), "secret")
       const token = {
         ...quiet,
@@ -82,7 +93,22 @@ describe("registries", () => {
         "npm_config_@c:registry": "http://c.example"
       }
       const npm = configured(["javascript"], token, directory)
-      assert.deepStrictEqual(npm.withheld, ["npm.example:443", "scope.example:443"])
+      assert.deepStrictEqual(npm.withheld, ["scope.example:443"])
+      assert.deepInclude(npm.trusted.credentials, {
+        standIn: "registry-0-stand-in",
+        host: "npm.example:443",
+        value: "secret"
+      })
+      // Without TLS, for an address, or for what no header may hold, there is no border.
+      for (const url of [
+        "http://u:p@c.example",
+        "https://u:p@192.168.0.1",
+        "https://u:p@localhost",
+        "https://u:%0a@c.example"
+      ]) {
+        const odd = configured(["python"], { ...quiet, PIP_CONFIG_FILE: "/dev/null", PIP_INDEX_URL: url }, directory)
+        assert.deepStrictEqual([odd.trusted.credentials.length, odd.withheld.length], [0, 1], url)
+      }
       assert.strictEqual(npm.env["npm_config_@c:registry"], "http://c.example/")
     })
   )
