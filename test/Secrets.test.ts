@@ -7,6 +7,7 @@ import * as Tracer from "effect/Tracer"
 import * as NetworkPolicy from "../src/NetworkPolicy.ts"
 import * as Receipts from "../src/Receipts.ts"
 import { Sandbox, type SessionOptions } from "../src/Sandbox.ts"
+import type { Session } from "../src/Session.ts"
 import * as Testing from "../src/Testing.ts"
 
 const value = "ghp_do-not-show-this"
@@ -15,6 +16,9 @@ const secret = { value: Redacted.make(value), hosts: ["api.example"] }
 const kit = Testing.layer({ script: (task) => Testing.prints(JSON.stringify(task.env)) })
 const code = { language: "python", code: "1" } as const
 const placeholder = /^exec-sandbox-secret-[0-9a-f]{40}$/
+
+const tokenOf = (session: Session) =>
+  Effect.map(session.exec(code), ({ stdout }) => (JSON.parse(stdout) as Record<string, string>)["TOKEN"])
 
 describe("Secrets", () => {
   it.effect("the code's environment has a placeholder, another in every session", () =>
@@ -33,6 +37,35 @@ describe("Secrets", () => {
       }
       assert.strictEqual(seen.size, 6)
     }).pipe(Effect.provide(kit))
+  )
+
+  it.effect("a fork goes on with its parent's unless it is given others, a snapshot has none of them", () =>
+    Effect.gen(function* () {
+      const sandbox = yield* Sandbox
+      const options = { network, secrets: { TOKEN: secret } }
+      const forked = Effect.fnUntraced(function* (session: Session, given?: Omit<SessionOptions, "from">) {
+        const [child] = yield* session.fork(1, given)
+        return child === undefined ? assert.fail() : yield* Effect.fromResult(child)
+      })
+      const parent = yield* sandbox.session(options)
+      const mine = yield* tokenOf(parent)
+      assert.match(mine ?? "", placeholder)
+      // Whatever has become of the policy by then.
+      yield* parent.network.update(NetworkPolicy.none)
+      const child = yield* forked(parent)
+      assert.strictEqual(yield* tokenOf(child), mine)
+      assert.strictEqual(yield* tokenOf(yield* forked(child)), mine)
+      assert.isUndefined(yield* tokenOf(yield* forked(parent, { secrets: {} })))
+      const others = yield* tokenOf(yield* forked(parent, options))
+      const ungranted = yield* Effect.flip(forked(parent, { secrets: options.secrets }))
+      assert.deepInclude(ungranted.reason, { _tag: "InvalidInput", field: "secrets.TOKEN.hosts" })
+
+      const from = yield* parent.snapshot()
+      assert.isUndefined(yield* tokenOf(yield* sandbox.session({ from, network })))
+      const later = yield* tokenOf(yield* sandbox.session({ ...options, from }))
+      for (const token of [others, later]) assert.match(token ?? "", placeholder)
+      assert.strictEqual(new Set([mine, others, later]).size, 3)
+    }).pipe(Effect.scoped, Effect.provide(kit))
   )
 
   it.effect("a value is in no receipt, span, error or task", () =>
