@@ -275,6 +275,7 @@ describe("HTTP at the border", () => {
       const down = open("GET /")
       down.pause()
       down.write("\r\n")
+      while (upload === undefined || sent === 0) yield* Effect.sleep("10 millis")
       const taken = yield* still(() => it.egress.ledger.latest()[0]?.bytesOut ?? 0)
       const given = yield* still(() => sent)
       // What is under way is in the kernel's buffers, of several sockets on the loopback.
