@@ -104,6 +104,9 @@ const identity = { hostname: "", env: {}, limits: defaults, network: null }
 const counted = (counter: Metric.Counter<number>, result: string): Effect.Effect<void> =>
   Metric.update(Metric.withAttributes(counter, { result }), 1)
 
+/** What begins nothing. */
+const forestalled = undefined
+
 /** How a failure is called in the metrics. */
 const resultOf = <A>(exit: Exit.Exit<A, SandboxError>): string => {
   if (Exit.isSuccess(exit)) return "done"
@@ -188,7 +191,7 @@ export const make = Effect.fnUntraced(function* (
     become: (fiber: Fiber.Fiber<A, SandboxError>) => State
   ): Effect.Effect<Fiber.Fiber<A, SandboxError> | undefined> =>
     Effect.suspend(() => {
-      if (beginning || !may()) return Effect.succeed(undefined)
+      if (beginning || !may()) return Effect.succeed(forestalled)
       beginning = true
       const ready = Deferred.makeUnsafe<void>()
       const whole = Effect.uninterruptibleMask((restore) => Effect.andThen(Deferred.await(ready), body(restore)))
