@@ -317,6 +317,11 @@ export const make = Effect.fnUntraced(function* (
   const destroy: Effect.Effect<void> = Effect.suspend(() => {
     switch (state._tag) {
       case "Awake":
+        // Its end on purpose is no failure of it, but it is the end of what it would have said.
+        return Effect.ensuring(
+          running.vm.destroy,
+          Effect.sync(() => over(vmOver))
+        )
       case "Over":
         return running.vm.destroy
       case "Parked": {
