@@ -24,7 +24,7 @@ export const growth = Effect.fnUntraced(function* (session: Session, count: numb
       .stream({ language: "bash", code: writes.bash(megabytes), limits })
       .pipe(Stream.runForEach((event) => Effect.sync(() => event._tag === "Stdout" && look())))
   // What is allocated once, and what the collector lets stand.
-  yield* read(30, () => {})
+  yield* read(count, () => {})
   const before = process.memoryUsage.rss()
   let most = before
   yield* read(count, () => {
