@@ -25,7 +25,7 @@ import * as Telemetry from "./Telemetry.ts"
 /**
  * How much is promised of what there is.
  *
- * - `memoryOvercommit`: a VM is charged its memory divided by this. Default 4: a VM of 640 MiB is charged 160 MiB. Measured
+ * - `memoryOvercommit`: a VM is charged its memory divided by this. Default 4: a VM of 768 MiB is charged 192 MiB. Measured
  *   under TCG, its QEMU holds 22 to 42 MiB of its own after a restore and 95 to 105 MiB when every interpreter has run
  *   (most of it the emulator's translations); the rest is for what tasks touch, and is counted as soon as they do. 1
  *   promises nothing twice.

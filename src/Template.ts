@@ -74,8 +74,12 @@ export const StoreLimit = Context.Reference<number>("exec-sandbox/Template/Store
   defaultValue: () => 8 * 1024 ** 3
 })
 
-/** What the guest's kernel and agent take beside the task's own memory. */
-const overheadMiB = 128
+/**
+ * What the guest's kernel, its agent, interpreters that are not at work and the programs' files take beside the task's own memory.
+ * It must be enough: a task that is short of the machine's memory before it meets its own limit drives out the pages of
+ * programs that run, which are then read again and again, for seconds or for ever.
+ */
+const overheadMiB = 256
 
 /** VMs come in few sizes, so that few templates serve every limit; unused memory costs nothing. */
 export const machineMemoryMiB = (limitMiB: number): number =>

@@ -205,7 +205,8 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("San
           if (error._tag !== "LimitExceeded") return
           assert.deepStrictEqual([error.limit, error.allowed], ["memory", 512 * 1024 * 1024])
           assert.isNumber(error.observed)
-          if (error.receipt.state === "reset") assert.isAbove(error.observed ?? 0, 400 * 1024 * 1024)
+          // Not the machine's limit, which would have been met before.
+          if (error.receipt.state === "reset") assert.isAtLeast(error.observed ?? 0, 500 * 1024 * 1024)
         }
         assert.strictEqual((yield* it.exec({ language: "python", code: "print(2)" })).stdout, "2\n")
       }).pipe(Effect.scoped)
