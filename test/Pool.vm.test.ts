@@ -168,7 +168,7 @@ describe("Pool", () => {
         }
         yield* filled(2)
         const { held } = yield* Capacity.Capacity.use((it) => it.stats)
-        assert.deepStrictEqual(held, { vms: 2, memoryMiB: 320, cpus: 2 })
+        assert.deepStrictEqual(held, { vms: 2, memoryMiB: 384, cpus: 2 })
       }).pipe(Effect.provide(pooled({ size: 2 }))),
     240_000
   )

@@ -96,15 +96,32 @@ func lineOf(pid int) []member {
 }
 
 func parent(pid int) int {
+	value, _ := status(pid, 1)
+	return value
+}
+
+// ending tells whether a process has begun to end and is perhaps not reported
+// yet. One that is not there any more may be so for a moment.
+func ending(pid, tries int) bool {
+	const exiting = 4 // PF_EXITING
+	flags, there := status(pid, 6)
+	if !there {
+		return tries < 5
+	}
+	return flags&exiting != 0
+}
+
+// status reads a number of /proc/PID/stat, counted from the process's state.
+func status(pid, field int) (value int, there bool) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return 0
+		return 0, false
 	}
 	// The name, in parentheses, may hold anything; the fields after it do not.
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-	if len(fields) < 2 {
-		return 0
+	if len(fields) <= field {
+		return 0, false
 	}
-	value, _ := strconv.Atoi(string(fields[1]))
-	return value
+	value, err = strconv.Atoi(string(fields[field]))
+	return value, err == nil
 }

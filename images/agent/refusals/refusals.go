@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 const (
@@ -128,6 +129,7 @@ func (t *Tracker) Decided(mark uint64, cause Cause) *Refusal {
 	defer t.mu.Unlock()
 	t.drain()
 	for n := len(t.met) - 1; n >= 0 && t.met[n].number > mark; n-- {
+		t.settle(&t.met[n], cause)
 		if t.met[n].decided(cause, t.failed) {
 			found := t.met[n].refusal
 			return &found
@@ -136,13 +138,41 @@ func (t *Tracker) Decided(mark uint64, cause Cause) *Refusal {
 	return nil
 }
 
+// settle waits for the reports on processes that are ending. A program's files
+// are closed before its end is reported, and its parent may end for that alone.
+// Called with mu held.
+func (t *Tracker) settle(m *met, cause Cause) {
+	for tries := 0; tries < 200; tries++ {
+		pending := false
+		for _, member := range m.line {
+			if cause.final(member.pid) {
+				break
+			}
+			if _, known := t.failed[member.pid]; !known {
+				pending = pending || ending(member.pid, tries)
+			}
+		}
+		if !pending {
+			return
+		}
+		time.Sleep(time.Millisecond)
+		t.drain()
+	}
+}
+
+func (c Cause) final(pid int) bool {
+	for _, own := range c.Processes {
+		if own == pid {
+			return true
+		}
+	}
+	return false
+}
+
 func (m *met) decided(cause Cause, failed map[int]failure) bool {
 	passed := 0 // the status of the member before
 	for i, member := range m.line {
-		final := false
-		for _, pid := range cause.Processes {
-			final = final || pid == member.pid
-		}
+		final := cause.final(member.pid)
 		end, known := failed[member.pid]
 		known = known && end.at >= m.at
 		status := end.status
