@@ -299,7 +299,7 @@ describe("the host's commands", { timeout }, () => {
   it("template list shows what was warmed", async () => {
     const done = await runCli(["template", "list", "--json"])
     const entries: ReadonlyArray<{ key: string; memoryMiB: number }> = JSON.parse(done.stdout)
-    for (const memoryMiB of [384, 640]) assert.isTrue(entries.some((entry) => entry.memoryMiB === memoryMiB))
+    for (const memoryMiB of [512, 768]) assert.isTrue(entries.some((entry) => entry.memoryMiB === memoryMiB))
     const verified = await runCli(["template", "verify", entries[0]?.key ?? ""])
     assert.deepStrictEqual([verified.code, verified.stderr], [0, ""])
   })
