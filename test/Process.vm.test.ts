@@ -485,7 +485,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
         yield* bash.write("bash -c 'echo go; exec sleep 735'\n")
         yield* seen.until("go\r\n")
         yield* bash.write("\x03")
-        yield* seen.until("^C")
+        // The echo, ^C, is not always there: the kernel writes it after the signal, when bash may have turned echoing off.
         yield* seen.until("<130> ")
         yield* bash.write("bash -c 'echo go; exec sleep 736'\n")
         yield* seen.until("go\r\n")
