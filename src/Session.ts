@@ -114,14 +114,15 @@ export interface Session {
   /**
    * Saves the session as it is at one moment, while it runs on; see `Snapshot` for what it is, `Snapshot.notCaptured` for what
    * is not in it, and `Sandbox.session({ from })` for starting from it. An execution that is under way at that moment is, in
-   * what starts from the snapshot, one that was interrupted then. Fails with `SnapshotFailed`, or with `CapacityExceeded`: it takes a
-   * QEMU beside the session's for a moment.
+   * what starts from the snapshot, one that was interrupted then. Fails with `SnapshotFailed`, or with `CapacityExceeded`: it
+   * takes a QEMU beside the session's for a moment.
    */
   readonly snapshot: (options?: SnapshotOptions) => Effect.Effect<Snapshot, SandboxError>
   /**
    * `n` sessions, 1 to 100, that go on from where this one is at one moment, while it runs on; nothing of it is stored. They
    * are independent of it, live as long as the scope, and have its env, limits, idle time, network policy and secrets where
-   * `options` says nothing else. Each is a success or an error by itself; that nothing could be captured fails the whole with `SnapshotFailed`.
+   * `options` says nothing else. Each is a success or an error by itself; that nothing could be captured fails the whole with
+   * `SnapshotFailed`.
    */
   readonly fork: (
     n: number,

@@ -68,8 +68,8 @@ export const vmsLive: Metric.Gauge<number> = Metric.gauge("exec_sandbox_vms_live
 
 /**
  * VMs that have ended, by `cause`: `destroyed` (by its owner), `violation` (the guest broke the channel's rules), `silent` (it
- * stopped answering), `start-failed`, `parked` (its session goes on with another), `killed` (by somebody else's signal) or `exited` (QEMU ended by itself: the guest crashed
- * or powered off).
+ * stopped answering), `start-failed`, `parked` (its session goes on with another), `killed` (by somebody else's signal) or
+ * `exited` (QEMU ended by itself: the guest crashed or powered off).
  *
  * @since 0.1.0
  * @category metrics

@@ -121,6 +121,7 @@ export interface Parts {
 /** Of it, what stays when its process is gone. */
 export type Kept = Pick<Parts, "shape" | "overlay" | "disk" | "ram" | "state">
 
+/** One stream of the channel to a VM's guest; see `guest/Channel`. */
 export interface VmStream {
   /** Its number, by which late output names it. */
   readonly id: number
@@ -401,6 +402,15 @@ const bounded =
       orElse: () => Effect.fail(bootFailed(stage, machine)(new Error(`not done after ${duration}`)))
     })
 
+/** What is told to a machine that will be a template. */
+const handoverToBuild = (vm: Vm) =>
+  vm.handover({ hostname: "template", env: {}, limits: defaults, network: null }, "build")
+
+const sealable = (shape: Shape, vm: Vm, machine: Launched): Booted => ({
+  ...vm,
+  seal: (state, socketDirectory) => seal(shape, vm, machine, state, socketDirectory)
+})
+
 /**
  * Boots a machine from the image onto new RAM and disk files, and waits until its interpreters are warm. `ram` must have
  * its full size already; `disk` is an empty overlay.
@@ -427,10 +437,10 @@ export const boot = Effect.fn("Vm.boot")(function* (
     Effect.mapError(bootFailed("monitor", machine)),
     bounded(restoreBound, "monitor", machine),
     Effect.andThen(vm.greeting.pipe(Effect.mapError(bootFailed("boot", machine)), bounded(bootBound, "boot", machine))),
-    Effect.andThen(vm.handover({ hostname: "template", env: {}, limits: defaults, network: null }, "build")),
+    Effect.andThen(handoverToBuild(vm)),
     Effect.onError(() => machine.killFor("start-failed"))
   )
-  return { ...vm, seal: (state, socketDirectory) => seal(shape, vm, machine, state, socketDirectory) }
+  return sealable(shape, vm, machine)
 })
 
 /**
@@ -454,10 +464,10 @@ export const extend = Effect.fn("Vm.extend")(function* (
   )
   const vm = yield* join(isolationOf(shape), machine)
   yield* load(machine, Fd.extended).pipe(
-    Effect.andThen(vm.handover({ hostname: "template", env: {}, limits: defaults, network: null }, "build")),
+    Effect.andThen(handoverToBuild(vm)),
     Effect.onError(() => machine.killFor("start-failed"))
   )
-  return { ...vm, seal: (state, socketDirectory) => seal(shape, vm, machine, state, socketDirectory) }
+  return sealable(shape, vm, machine)
 })
 
 /** Loads a template's state from a descriptor and lets its guest run. */
