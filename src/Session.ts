@@ -274,22 +274,23 @@ export const make = Effect.fnUntraced(function* (
       language: request.language,
       codeBytes: code.length,
       stdinBytes: stdin.length,
-      env: request.env ?? {},
-      cwd: request.cwd ?? null,
-      timeoutMs: attempt.timeMs,
-      memoryBytes: attempt.ownMemoryBytes,
-      processes: attempt.ownProcesses,
-      fileSizeBytes: attempt.fileSizeBytes,
+      env: request.env,
+      cwd: request.cwd,
+      timeoutMs: attempt.timeMs ?? undefined,
+      memoryBytes: attempt.ownMemoryBytes ?? undefined,
+      processes: attempt.ownProcesses ?? undefined,
+      fileSizeBytes: attempt.ownFileSizeBytes ?? undefined,
       outputBytes: attempt.outputBytes,
-      outputFail: attempt.outputFails,
-      keep: keep && !attempt.outputFails,
-      changes: attempt.changes
+      outputFail: attempt.outputFails || undefined,
+      keep: (keep && !attempt.outputFails) || undefined,
+      changes: attempt.changes ?? undefined
     }
+    const inputs = [
+      { sub: Sub.code, bytes: code },
+      { sub: Sub.stdin, bytes: stdin }
+    ]
     const stream = yield* vm
-      .open(open, [
-        { sub: Sub.code, bytes: code },
-        { sub: Sub.stdin, bytes: stdin }
-      ])
+      .open(open, stdin.length === 0 ? inputs.slice(0, 1) : inputs)
       .pipe(Effect.catch((error) => attempt.lost(error, false)))
     sequences.set(stream.id, attempt.sequence)
     if (sequences.size > maxRemembered) for (const oldest of sequences.keys()) if (sequences.delete(oldest)) break

@@ -57,7 +57,6 @@ const {
   ObjectDefineProperty,
   ObjectGetOwnPropertyDescriptor,
   ObjectGetPrototypeOf,
-  ObjectHasOwn,
   ObjectIs,
   ObjectKeys,
   ObjectPrototype,
@@ -725,6 +724,30 @@ function define(name, value) {
   })
 }
 
+/** The fields below an order, each with a NUL at its end but the last, which is the code. */
+function parseSettings(text) {
+  let at = 0
+  const field = () => {
+    const end = StringPrototypeIndexOf(text, "\0", at)
+    const value = StringPrototypeSlice(text, at, end)
+    at = end + 1
+    return value
+  }
+  const language = field()
+  const marks = field()
+  const entropy = field()
+  const cwd = field()
+  const env = { __proto__: null }
+  for (let left = +field(); left > 0; left--) {
+    const pair = field()
+    const equals = StringPrototypeIndexOf(pair, "=")
+    env[StringPrototypeSlice(pair, 0, equals)] = StringPrototypeSlice(pair, equals + 1)
+  }
+  const marked = (mark) => StringPrototypeIndexOf(marks, mark) >= 0
+  const code = marked("c") ? StringPrototypeSlice(text, at) : null
+  return { __proto__: null, language, stdin: marked("s"), rehearsal: marked("r"), entropy, cwd, env, code }
+}
+
 function applySettings(execution) {
   const { env, cwd } = execution.settings
   const saved = { __proto__: null, env: { __proto__: null }, cwd: null, at: null }
@@ -764,17 +787,16 @@ function prepare(order) {
   const number = StringPrototypeSlice(order, 0, space)
   execution.number = number
   execution.directory = `${home}/${StringPrototypeSlice(order, space + 1, head)}`
-  execution.settings = JSONParse(body || readFileSync(`${execution.directory}/settings`, "utf8"))
-  execution.name = `<exec-${execution.settings.sequence}>`
-  const short = ObjectHasOwn(execution.settings, "code")
-  const code = short ? execution.settings.code : readFileSync(`${execution.directory}/code`, "utf8")
-  const text = remember(execution.name, code)
+  const settings = parseSettings(body || readFileSync(`${execution.directory}/settings`, "utf8"))
+  execution.settings = settings
+  execution.name = `<exec-${number}>`
+  const text = remember(execution.name, settings.code ?? readFileSync(`${execution.directory}/code`, "utf8"))
   owner = current = execution
-  redirect(execution.directory, execution.settings.stdin)
+  redirect(execution.directory, settings.stdin)
   freshStreams()
-  const { entropy, language } = execution.settings
+  const { entropy, language } = settings
   if (entropy) reseed(entropy)
-  if (number !== warmUp && !execution.settings.rehearsal) used = true
+  if (number !== warmUp && !settings.rehearsal) used = true
   if (entropy) send(`started ${number} reseeded\n`)
   storage.enterWith(execution)
   run(execution.directory)
@@ -1008,9 +1030,8 @@ async function warm() {
   ]
   for (let round = 0; round < 4; round++)
     for (const [language, code] of samples) {
-      const settings = { language, env: { A: "1" }, cwd: "/", entropy: null, sequence: 0, stdin: true, code }
       const done = new Promise((resolve) => (finished = resolve))
-      connection.dispatch(prepare(`${warmUp} ${warmUp}\n${JSONStringify(settings)}`))
+      connection.dispatch(prepare(`${warmUp} ${warmUp}\n${language}\0sc\0\0/\x001\0A=1\0${code}`))
       settle()
       await done
     }

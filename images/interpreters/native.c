@@ -77,7 +77,8 @@ static pthread_t listener;
 static napi_threadsafe_function queue;    /* from any thread to on_message, on the main thread */
 static napi_ref prepare, settle, interrupt, connection, dispatch;
 static atomic_bool running;               /* user code is being executed: SIGINT means it */
-static char settle_only[] = "";           /* a message that is neither an execution nor an interrupt */
+struct text { size_t size; char text[]; };
+static struct text settle_only;           /* a message that is neither an execution nor an interrupt */
 static atomic_int interrupts, acknowledged;
 static uint32_t *async_stack_length;      /* Node's own count of nested asynchronous contexts */
 static struct pollfd vital[32];           /* Node's own descriptors: without them its event loop aborts, or sleeps for ever */
@@ -104,21 +105,21 @@ static napi_value call(napi_env env, napi_value self, napi_ref function, size_t 
 /* An execution: prepare(message) gives the inspector's message; the inspector, called from here, runs it with no frame of ours. */
 static void on_message(napi_env env, napi_value unused, void *context, void *data) {
   (void)unused, (void)context;
-  char *text = data;
+  struct text *received = data;
   if (!env) return;
-  if (text == settle_only) {
+  if (received == &settle_only) {
     call(env, NULL, settle, 0, NULL);
-  } else if (text) {
+  } else if (received) {
     napi_value order, message, self;
     int type = 0;
-    napi_create_string_utf8(env, text, strlen(text), &order);
+    napi_create_string_utf8(env, received->text, received->size, &order);
     message = call(env, NULL, prepare, 1, &order);
     if (message) napi_typeof(env, message, &type);
     if (type == NAPI_STRING) {
       napi_get_reference_value(env, connection, &self);
       call(env, self, dispatch, 1, &message);
     }
-    free(text);
+    free(received);
     call(env, NULL, settle, 0, NULL);
   } else {
     atomic_store(&acknowledged, atomic_load(&interrupts));
@@ -156,7 +157,7 @@ static void stop(void *unused, void *data) {
 
 static void *listen_for_messages(void *unused) {
   (void)unused;
-  char path[600], line[MESSAGE + 1];
+  char path[600], line[MESSAGE];
   int fd = -1, handled = 0;
   sigset_t during_poll;
   pthread_sigmask(SIG_SETMASK, NULL, &during_poll);
@@ -177,11 +178,14 @@ static void *listen_for_messages(void *unused) {
     } else if (ready == 0 && waiting) {
       v8_request_interrupt(isolate, stop, NULL);
     } else if (ready > 0) {
-      ssize_t n = read(fd, line, sizeof line - 1);
+      ssize_t n = read(fd, line, sizeof line);
       if (n < 0 && errno != EAGAIN && errno != EINTR) close(fd), fd = -1;
       if (n <= 0) continue;
-      line[n] = 0;
-      if (strncmp(line, "exec ", 5) == 0) napi_call_threadsafe_function(queue, strdup(line + 5), NAPI_NONBLOCKING);
+      struct text *order = n > 5 && memcmp(line, "exec ", 5) == 0 ? malloc(sizeof *order + (size_t)n - 5) : NULL;
+      if (!order) continue;
+      order->size = (size_t)n - 5;
+      memcpy(order->text, line + 5, order->size);
+      napi_call_threadsafe_function(queue, order, NAPI_NONBLOCKING);
     }
   }
   return NULL;
@@ -344,7 +348,7 @@ static napi_value js_dup(napi_env env, napi_callback_info info) {
 /* terminate(): stop the running JavaScript at once, then call `settle` from the event loop */
 static napi_value js_terminate(napi_env env, napi_callback_info info) {
   (void)env, (void)info;
-  napi_call_threadsafe_function(queue, settle_only, NAPI_NONBLOCKING);
+  napi_call_threadsafe_function(queue, &settle_only, NAPI_NONBLOCKING);
   *async_stack_length = 0;
   v8_terminate(isolate);
   return NULL;

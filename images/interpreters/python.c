@@ -76,6 +76,8 @@ struct execution {
 
 static struct execution *now;            /* the last to have begun */
 static bool nowhere;                     /* descriptors 0, 1 and 2 are our /dev/null, not its */
+static char place[512];                  /* whose pipes descriptors 1 and 2 still are, after an execution that needed no others */
+static int living;                       /* threads, but for the main one */
 static bool touched;                     /* something has read from descriptor 0 */
 static __thread struct execution *birth; /* what has started this thread; NULL for the main one, which is always in `now` */
 static pid_t server;
@@ -169,6 +171,7 @@ static void *begin_thread(void *data) {
 static void count_thread(struct execution *it, int change) {
   pthread_mutex_lock(&lock);
   it->threads += change;
+  living += change;
   settle(it);
   pthread_mutex_unlock(&lock);
 }
@@ -321,6 +324,16 @@ static bool redirect(const char *directory, const char *name, int flags, int fd)
   return true;
 }
 
+static bool is_null(int fd) {
+  struct stat status;
+  return fstat(fd, &status) == 0 && status.st_rdev == makedev(1, 3);
+}
+
+/* Whether descriptors 0, 1 and 2 are an execution's already, because the last one had the same place. */
+static bool are_there(const char *directory) {
+  return place[0] && strcmp(place, directory) == 0 && is_null(0) && is_pipe(1, now, 0) && is_pipe(2, now, 1);
+}
+
 /* enter(DIR/SLOT, whether there is input): descriptors 0, 1 and 2 become an execution's */
 static PyObject *enter(PyObject *self, PyObject *const *arguments, ssize_t count) {
   (void)self, (void)count;
@@ -328,16 +341,21 @@ static PyObject *enter(PyObject *self, PyObject *const *arguments, ssize_t count
   int input = PyObject_IsTrue(arguments[1]);
   struct execution *it = directory ? calloc(1, sizeof *it) : NULL;
   if (!it) return directory ? PyErr_SetFromErrno(PyExc_OSError) : NULL;
-  if ((input || !nowhere) && !redirect(input ? directory : "/dev", input ? "stdin" : "null", O_RDONLY, 0))
-    return free(it), PyErr_SetFromErrno(PyExc_OSError);
-  if (!redirect(directory, "stdout", O_WRONLY, 1) || !redirect(directory, "stderr", O_WRONLY, 2))
-    return free(it), PyErr_SetFromErrno(PyExc_OSError);
-  for (int i = 0; i < 2; i++) {
-    struct stat status;
-    it->kept[i] = -1;
-    fstat(1 + i, &status);
-    it->pipe[i].device = status.st_dev, it->pipe[i].inode = status.st_ino;
+  if (!input && are_there(directory)) {
+    memcpy(it->pipe, now->pipe, sizeof it->pipe);
+  } else {
+    if ((input || !nowhere) && !redirect(input ? directory : "/dev", input ? "stdin" : "null", O_RDONLY, 0))
+      return free(it), PyErr_SetFromErrno(PyExc_OSError);
+    if (!redirect(directory, "stdout", O_WRONLY, 1) || !redirect(directory, "stderr", O_WRONLY, 2))
+      return free(it), PyErr_SetFromErrno(PyExc_OSError);
+    for (int i = 0; i < 2; i++) {
+      struct stat status;
+      fstat(1 + i, &status);
+      it->pipe[i].device = status.st_dev, it->pipe[i].inode = status.st_ino;
+    }
+    snprintf(place, sizeof place, "%s", input ? "" : directory);
   }
+  it->kept[0] = it->kept[1] = -1;
   pthread_mutex_lock(&lock);
   struct execution *former = now;
   now = it;
@@ -347,8 +365,9 @@ static PyObject *enter(PyObject *self, PyObject *const *arguments, ssize_t count
   return new_none();
 }
 
-/* leave(whether to stay): the execution is over. Its pipes are let go, so that the agent can tell whether anybody else still holds them,
-   but for what its threads need. To stay is for what may yet print in the main thread. Returns whether nobody has asked for input. */
+/* leave(whether to stay): the execution is over. Descriptors stay as they are where it may yet print in the main thread, and where there
+   is no other: the agent sees whether this process is alone, and then gives the next execution the same place. Else its pipes are let go,
+   so that the agent can tell whether anybody else still holds them, but for what its threads need. Returns what to say to the agent. */
 static PyObject *leave(PyObject *self, PyObject *const *arguments, ssize_t count) {
   (void)self, (void)count;
   bool stay = PyObject_IsTrue(arguments[0]) == 1;
@@ -356,7 +375,8 @@ static PyObject *leave(PyObject *self, PyObject *const *arguments, ssize_t count
   now->over = true;
   if (now->threads > 0)
     for (int i = 0; i < 2; i++) now->kept[i] = is_pipe(1 + i, now, i) ? fcntl(1 + i, F_DUPFD_CLOEXEC, 3) : -1;
-  int null = stay ? -1 : open_file("/dev", "null", NULL_FLAGS);
+  if (living > 0) place[0] = 0;
+  int null = stay || place[0] ? -1 : open_file("/dev", "null", NULL_FLAGS);
   if (null >= 0) {
     for (int fd = 0; fd < 3; fd++)
       if (fd != null) dup2(null, fd);
@@ -365,12 +385,18 @@ static PyObject *leave(PyObject *self, PyObject *const *arguments, ssize_t count
   }
   settle(now);
   pthread_mutex_unlock(&lock);
+  return PyUnicode_FromString(!stay && place[0] ? "held" : "done");
+}
+
+/* unread(): whether nobody has asked for input */
+static PyObject *unread(PyObject *self, PyObject *const *arguments, ssize_t count) {
+  (void)self, (void)arguments, (void)count;
   return PyBool_FromLong(!touched);
 }
 
 static PyMethodDef functions[] = {
     {"receive", receive, METH_FASTCALL, NULL}, {"send", send, METH_FASTCALL, NULL},
-    {"enter", enter, METH_FASTCALL, NULL}, {"leave", leave, METH_FASTCALL, NULL},
+    {"enter", enter, METH_FASTCALL, NULL}, {"leave", leave, METH_FASTCALL, NULL}, {"unread", unread, METH_FASTCALL, NULL},
 };
 
 /* ---- The outermost loop ----------------------------------------------------------------------------------------------------------------- */

@@ -2,7 +2,8 @@
 
 The agent starts `python3 python.py DIR` once, with python.so preloaded, and then writes `exec NNN SLOT` into the FIFO DIR/in for every
 execution, with settings and code below that line where they are short; DIR/SLOT holds the FIFOs for its output, and files for what is
-long. We answer through DIR/out (`ready`, `started NNN reseeded`, `done NNN EVIDENCE`; long evidence goes to DIR/SLOT/evidence). The
+long. We answer through DIR/out (`ready`, `started NNN reseeded`, `done NNN EVIDENCE`; long evidence goes to DIR/SLOT/evidence), with
+`held` in place of `done` when descriptors 1 and 2 are the execution's still and nothing of ours will print there. The
 protocol is described with the agent; this file is only the Python end of it.
 
 User code runs in the main thread, in a real and clean `__main__`, and may do anything to this process. Hence the habits here:
@@ -12,7 +13,7 @@ User code runs in the main thread, in a real and clean `__main__`, and may do an
   * every name we need is bound here first, from a private copy of the builtins, so that shadowing or patching does not reach us;
   * what runs the user's code in disguise is part of the execution and can be interrupted like it.
 
-`receive`, `send`, `enter` and `leave` are python.c's, as is what gives a left-over thread's output to the execution that started it.
+`receive`, `send`, `enter`, `leave` and `unread` are python.c's, as is what gives a left-over thread's output to the execution that started it.
 """
 
 import builtins
@@ -59,17 +60,7 @@ open_, read, write, close, fstat, O_RDONLY, O_FILE = (
 getpid, chdir, getcwd, fsdecode, environ = os.getpid, os.chdir, os.getcwd, os.fsdecode, os.environ
 partial, flush = functools.partial, _operator.methodcaller("flush")
 quote = _json.encode_basestring_ascii
-
-
-class Decoder:
-    """The C scanner of `json`, without the module's Python half, which user code could have patched."""
-
-    strict, memo = True, {}
-    object_hook = object_pairs_hook = None
-    parse_float, parse_int, parse_constant = float, int, float
-
-
-scan_json = _json.make_scanner(Decoder)
+NULL = "null"
 
 
 # --- Files ---------------------------------------------------------------------------------------------------------------------------
@@ -374,9 +365,11 @@ class Outcome:
     __slots__ = "exit_code", "exception", "commands", "result", "flushed"
 
     def __init__(self, exit_code=0):
-        self.exit_code, self.exception, self.commands, self.result, self.flushed = exit_code, "null", "", "null", False
+        self.exit_code, self.exception, self.commands, self.result, self.flushed = exit_code, NULL, "", NULL, False
 
     def json(self):
+        if self.exception is self.result is NULL and not self.commands:
+            return b"%d" % self.exit_code
         return (
             f'{{"exitCode":{self.exit_code},"exception":{self.exception},"commands":[{self.commands}],"result":{self.result}}}'
         ).encode()
@@ -417,34 +410,36 @@ class Overlay:
 
 def remember_source(name, source):
     """Let tracebacks, warnings and `inspect` show the user's lines."""
-    lines = [line + "\n" for line in source.replace("\r\n", "\n").replace("\r", "\n").split("\n")]
+    if "\r" in source:
+        source = source.replace("\r\n", "\n").replace("\r", "\n")
+    lines = [line + "\n" for line in source.split("\n")] if "\n" in source else [source + "\n"]
     try:
         linecache.cache[name] = (len(source), None, lines, name)
     except Exception:
         pass  # the user has put something else there
 
 
-def attempt(expected, function, *arguments):
-    """None where `expected` is raised. (Outside of its handler a second exception does not drag the first into the traceback.)"""
-    try:
-        return function(*arguments)
-    except expected:
-        return None
-
-
 def compile_code(data, name):
-    """(body, trailing expression), each a code object or None."""
-    source = attempt(UnicodeDecodeError, data.decode)
+    """(body, trailing expression), each a code object or None. What an exception leads to is done outside of its handler, where a
+    second one does not drag it into the traceback."""
+    try:
+        source = data.decode()
+    except UnicodeDecodeError:
+        source = None
     if source is None:
         return compile(data, name, "exec", 0, True), None  # says what is wrong, as Python does
     source = source.removeprefix("\ufeff")
     remember_source(name, source)
     if len(source) < 200 and "\n" not in source and "\\" not in source and source[:1] not in (" ", "\t", "\f"):
         # A single expression, perhaps: then there is no need for a tree. (What has a backslash could be warned of twice.)
-        last = attempt((SyntaxError, ValueError, RecursionError, MemoryError), compile, source, name, "eval", 0, True)
-        if last:
-            return None, last
-    tree = attempt(RecursionError, compile, source, name, "exec", PARSE_ONLY, True)
+        try:
+            return None, compile(source, name, "eval", 0, True)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            pass
+    try:
+        tree = compile(source, name, "exec", PARSE_ONLY, True)
+    except RecursionError:
+        tree = None
     if tree is None:
         return compile(source, name, "exec", 0, True), None  # too deep for an AST, perhaps not for the compiler
     last = tree.body.pop() if tree.body and type(tree.body[-1]) is _ast.Expr else None
@@ -507,7 +502,8 @@ def run_code(data, name, overlay, streams):
     """All of an execution that is, or may call, code of the user's."""
     outcome = Outcome()
     try:
-        overlay.apply()
+        if overlay:
+            overlay.apply()
         body, last = compile_code(data, name)
         if body:
             yield exec, body, namespace
@@ -571,24 +567,30 @@ def run_interruptibly(*arguments):
     return outcome
 
 
-def execute(directory, settings, announce):
+def execute(directory, number, settings):
     """Run an execution; returns the exit status in a child that user code forked, None otherwise."""
     pid = getpid()
-    settings = scan_json((settings or read_file(directory + "/settings")).decode(), 0)[0]
-    code = settings.get("code")
-    data = read_file(directory + "/code") if code is None else code.encode()
-    enter(directory, settings["stdin"])
+    _, marks, entropy, cwd, count, code = (settings or read_file(directory + "/settings")).split(b"\0", 5)
+    env = {}
+    if count != b"0":
+        *pairs, code = code.split(b"\0", int(count))
+        env = dict(pair.decode().split("=", 1) for pair in pairs)
+    if b"c" not in marks:
+        code = read_file(directory + "/code")
+    enter(directory, b"s" in marks)
     streams = set_streams()
-    if settings["entropy"]:
-        reseed(bytes.fromhex(settings["entropy"]))
-        announce("started", " reseeded")
-    for path in [path for path, finder in sys.path_importer_cache.items() if finder is None]:
-        del sys.path_importer_cache[path]  # a directory of packages may have come into being
-    overlay = Overlay(settings["env"], settings["cwd"])
-    outcome = yield from run_interruptibly(data, f"<exec-{settings['sequence']}>", overlay, streams[1:])
+    if entropy:
+        reseed(bytes.fromhex(entropy.decode()))
+        send(f"started {number} reseeded\n")
+    if None in sys.path_importer_cache.values():
+        for path in [path for path, finder in sys.path_importer_cache.items() if finder is None]:
+            del sys.path_importer_cache[path]  # a directory of packages may have come into being
+    overlay = Overlay(env, cwd.decode()) if env or cwd else None
+    outcome = yield from run_interruptibly(code, f"<exec-{number}>", overlay, streams[1:])
     if getpid() != pid:
         return outcome.exit_code  # the user's child came to the end of the code: it ends as a process does
-    overlay.remove()
+    if overlay:
+        overlay.remove()
     evidence = outcome.json()
     if len(evidence) > MESSAGE - 64:
         try:
@@ -596,9 +598,9 @@ def execute(directory, settings, announce):
         except OSError:
             pass  # the disk is full, say: the agent reports an execution without evidence
         evidence = b""
-    unread = leave(_signal.getsignal(_signal.SIGALRM) is not _signal.SIG_DFL)
-    announce("done", " " + evidence.decode() if evidence else "")
-    if unread and outcome.flushed and untouched(streams):
+    word = leave(_signal.getsignal(_signal.SIGALRM) is not _signal.SIG_DFL)
+    send(f"{word} {number} {evidence.decode()}\n" if evidence else f"{word} {number}\n")
+    if unread() and outcome.flushed and untouched(streams):
         spare[:] = [streams]
     return None
 
@@ -622,11 +624,7 @@ def serve(directory):
         hooks.missed = False
         head, _, settings = message.partition(b"\n")
         _, number, slot = head.decode().split()
-
-        def announce(word, rest):
-            send(f"{word} {number}{rest}\n")
-
-        status = yield from execute(f"{directory}/{slot}", settings, announce)
+        status = yield from execute(f"{directory}/{slot}", number, settings)
         if status is not None:
             return status
         make_spare()
@@ -638,9 +636,9 @@ def warm_up(directory):
     os.mkdir(path)
     for name in "stdin", "stdout", "stderr":
         os.symlink("/dev/null", path + "/" + name)
-    for code in "print(1)\\n1 + 1", "print(input())", "raise SystemExit(1)":
-        settings = f'{{"env":{{"A":"1"}},"cwd":"/","entropy":null,"sequence":0,"stdin":true,"code":"{code}"}}'
-        yield from execute(path, settings.encode(), lambda word, rest: None)
+    for code in "print(1)\n1 + 1", "print(input())", "raise SystemExit(1)", "def f():\n    return [1][2] + 1\nf()":
+        settings = f"python\0sc\0\0/\0001\0A=1\0{code}"
+        yield from execute(path, "0", settings.encode())
         make_spare()
     for name in os.listdir(path):
         os.unlink(path + "/" + name)

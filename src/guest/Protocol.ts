@@ -74,26 +74,25 @@ export const ConnectOpen = Schema.Struct({
 })
 export type ConnectOpen = typeof ConnectOpen.Type
 
-/** OPEN of an execution. Code and stdin follow as DATA. */
+/** OPEN of an execution. Code follows as DATA, and stdin where it has bytes. What is usual is left out: it need not be read. */
 export interface ExecOpen {
   readonly method: "exec"
   readonly language: string
   readonly codeBytes: number
   readonly stdinBytes: number
-  readonly env: Readonly<Record<string, string>>
-  readonly cwd: string | null
-  readonly timeoutMs: number | null
-  readonly memoryBytes: number | null
-  readonly processes: number | null
-  /** 0 is no limit. */
-  readonly fileSizeBytes: number
-  readonly outputBytes: number
+  readonly env?: Readonly<Record<string, string>> | undefined
+  readonly cwd?: string | undefined
+  readonly timeoutMs?: number | undefined
+  readonly memoryBytes?: number | undefined
+  readonly processes?: number | undefined
+  readonly fileSizeBytes?: number | undefined
+  readonly outputBytes?: number | undefined
   /** More than `outputBytes` ends the execution. */
-  readonly outputFail: boolean
+  readonly outputFail?: true | undefined
   /** More than `outputBytes` is kept in files of the guest. */
-  readonly keep: boolean
+  readonly keep?: true | undefined
   /** Asks for a report of changed files; it comes as DATA of `Sub.file` before END. */
-  readonly changes: ChangesOpen | null
+  readonly changes?: ChangesOpen | undefined
   /** Code of our own that leaves nothing behind, random numbers that were drawn ahead least of all. */
   readonly rehearsal?: true
 }

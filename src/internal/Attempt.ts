@@ -90,6 +90,7 @@ export interface Attempt {
   readonly ownProcesses: number | null
   /** 0 is no limit. */
   readonly fileSizeBytes: number
+  readonly ownFileSizeBytes: number | null
   readonly outputBytes: number
   readonly outputFails: boolean
   readonly stdout: Output.Output
@@ -318,6 +319,7 @@ export const begin = Effect.fnUntraced(function* (
     ownMemoryBytes: allowed.memoryMiB === limits.memoryMiB ? null : memoryBytes,
     timeMs,
     fileSizeBytes: diskShare(allowed.fileSizeMiB),
+    ownFileSizeBytes: allowed.fileSizeMiB === limits.fileSizeMiB ? null : diskShare(allowed.fileSizeMiB),
     outputBytes: allowed.outputBytes,
     outputFails,
     ownProcesses: allowed.processes === limits.processes ? null : allowed.processes,

@@ -226,21 +226,10 @@ const execute = (vm: Installer, language: Ecosystem, text: string) => {
       language,
       codeBytes: code.length,
       stdinBytes: 0,
-      env: {},
-      cwd: null,
       timeoutMs: importMs,
-      memoryBytes: null,
-      processes: null,
-      fileSizeBytes: 0,
-      outputBytes: 0,
-      outputFail: false,
-      keep: false,
-      changes: null
+      outputBytes: 0
     },
-    [
-      { sub: Sub.code, bytes: code },
-      { sub: Sub.stdin, bytes: new Uint8Array() }
-    ]
+    [{ sub: Sub.code, bytes: code }]
   )
 }
 

@@ -43,23 +43,12 @@ export const runLine = Effect.fnUntraced(function* (vm: Vm, language: string, li
     language,
     codeBytes: bytes.length,
     stdinBytes: 0,
-    env: {},
-    cwd: null,
     timeoutMs: defaults.timeMs,
-    memoryBytes: null,
-    processes: null,
-    fileSizeBytes: 0,
     outputBytes: defaults.outputBytes,
-    outputFail: false,
     keep: true,
-    changes: null,
     rehearsal: true
   }
-  const inputs = [
-    { sub: Sub.code, bytes },
-    { sub: Sub.stdin, bytes: new Uint8Array() }
-  ]
-  const stream = yield* Effect.mapError(vm.open(open, inputs), lost)
+  const stream = yield* Effect.mapError(vm.open(open, [{ sub: Sub.code, bytes }]), lost)
   for (;;) {
     const events = yield* Effect.catchTag(stream.takeAll, "VmLost", (error) => Effect.fail(lost(error)))
     for (const event of events) {

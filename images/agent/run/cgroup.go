@@ -33,12 +33,13 @@ type Sandbox struct {
 // NewSandbox makes it below the mounted cgroup2 hierarchy.
 func NewSandbox(hierarchy string, user User) (*Sandbox, error) {
 	root := filepath.Join(hierarchy, "sandbox")
-	const controllers = "+memory +pids +cpu"
 	if err := os.Mkdir(root, 0o755); err != nil && !os.IsExist(err) {
 		return nil, fmt.Errorf("making the sandbox's cgroup: %w", err)
 	}
-	for _, directory := range []string{hierarchy, root} {
-		if err := os.WriteFile(filepath.Join(directory, "cgroup.subtree_control"), []byte(controllers), 0); err != nil {
+	// Users share the processor with the agent by groups, among themselves by
+	// threads: each level of groups costs every switch between them.
+	for _, enable := range []struct{ directory, controllers string }{{hierarchy, "+memory +pids +cpu"}, {root, "+memory +pids"}} {
+		if err := os.WriteFile(filepath.Join(enable.directory, "cgroup.subtree_control"), []byte(enable.controllers), 0); err != nil {
 			return nil, fmt.Errorf("enabling cgroup controllers: %w", err)
 		}
 	}
@@ -65,8 +66,8 @@ type cgroup struct {
 	file    int64 // the largest file that a process may write, 0 = any
 
 	// Kept open: they are read around every execution.
-	cpuStat, memoryPeak, memoryEvents, pidsEvents int
-	text                                          [1024]byte // what was read last
+	cpuStat, memoryPeak, memoryEvents, pidsEvents, pidsCurrent int
+	text                                                       [1024]byte // what was read last
 }
 
 // Group makes the cgroup of one interpreter.
@@ -90,6 +91,7 @@ func (s *Sandbox) group(name string) (*cgroup, error) {
 		{&g.memoryPeak, "memory.peak", unix.O_RDWR},
 		{&g.memoryEvents, "memory.events", unix.O_RDONLY},
 		{&g.pidsEvents, "pids.events", unix.O_RDONLY},
+		{&g.pidsCurrent, "pids.current", unix.O_RDONLY},
 	} {
 		fd, err := unix.Open(filepath.Join(g.path, f.name), f.mode|unix.O_CLOEXEC, 0)
 		if errors.Is(err, unix.EACCES) { // memory.peak of a kernel before 6.12
@@ -160,11 +162,21 @@ func (g *cgroup) begin() {
 }
 
 func (g *cgroup) counters() counters {
+	c := g.spent()
+	g.incidents(&c)
+	return c
+}
+
+func (g *cgroup) incidents(c *counters) {
+	c.oomKills, c.tasksAtMax = g.field(g.memoryEvents, "oom_kill "), g.field(g.pidsEvents, "max ")
+}
+
+func (g *cgroup) spent() counters {
 	c := counters{
 		cpuMicros:  g.field(g.cpuStat, "usage_usec "),
 		peakBytes:  g.field(g.memoryPeak, ""),
-		oomKills:   g.field(g.memoryEvents, "oom_kill "),
-		tasksAtMax: g.field(g.pidsEvents, "max "),
+		oomKills:   -1,
+		tasksAtMax: -1,
 		maxBytes:   g.memory,
 		maxTasks:   int64(g.tasks),
 	}
@@ -173,6 +185,8 @@ func (g *cgroup) counters() counters {
 	}
 	return c
 }
+
+func (g *cgroup) alone() bool { return g.field(g.pidsCurrent, "") == 1 }
 
 // field reads the number after a key at the start of a line, or -1.
 func (g *cgroup) field(fd int, key string) int64 {
@@ -241,7 +255,7 @@ func (g *cgroup) remove() bool {
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return false
 	}
-	for _, fd := range []int{g.cpuStat, g.memoryPeak, g.memoryEvents, g.pidsEvents} {
+	for _, fd := range []int{g.cpuStat, g.memoryPeak, g.memoryEvents, g.pidsEvents, g.pidsCurrent} {
 		_ = unix.Close(fd)
 	}
 	return true

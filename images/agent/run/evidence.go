@@ -96,8 +96,15 @@ func parseEvidence(text []byte) (*evidence, error) {
 	return e, nil
 }
 
-// usual reads what is said of most executions: an exit code and nothing else.
+// usual reads what is said of most executions: an exit code and nothing else,
+// for which the number alone will do.
 func (e *evidence) usual(text []byte) bool {
+	if len(text) > 0 && len(text) <= 3 && text[0] != '{' {
+		code, err := strconv.ParseUint(string(text), 10, 8)
+		short := int(code)
+		e.ExitCode = &short
+		return err == nil
+	}
 	return flat.Members(text, func(key string, v flat.Value) bool {
 		switch key {
 		case "exitCode":
@@ -169,6 +176,11 @@ func (e *evidence) AppendJSON(out []byte) []byte {
 		out = append(append(out, `,"changes":`...), counts...)
 	}
 	return append(out, '}')
+}
+
+// succeeded reports whether it claims nothing but success.
+func (e *evidence) succeeded() bool {
+	return e.ExitCode != nil && *e.ExitCode == 0 && string(e.Exception) == string(null)
 }
 
 // fill makes it a value that always fits one frame, whatever it must leave out.

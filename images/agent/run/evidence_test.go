@@ -120,18 +120,17 @@ func TestFields(t *testing.T) {
 
 func TestSettings(t *testing.T) {
 	cwd, entropy := "/it's", "00ff"
-	s := settings{Language: "python", Env: map[string]string{"B": "2", "A": "1"}, Cwd: &cwd, Sequence: 7}
-	text := s.encode(false)
-	if want := `{"language":"python","env":{"A":"1","B":"2"},"cwd":"/it's","entropy":null,"sequence":7,"stdin":false}`; string(text) != want {
-		t.Errorf("got %s", text)
+	s := settings{Language: "python", Env: map[string]string{"B": "2", "A": "1"}, Cwd: &cwd}
+	text := s.encode(nil, false)
+	if want := "python\x00\x00\x00/it's\x002\x00A=1\x00B=2\x00"; string(text) != want {
+		t.Errorf("got %q", text)
 	}
-	code := "<it's>"
-	s.Entropy, s.Stdin, s.Code = &entropy, true, &code
-	text = s.encode(false)
-	if want := `{"language":"python","env":{"A":"1","B":"2"},"cwd":"/it's","entropy":"00ff","sequence":7,"stdin":true,"code":"<it's>"}`; string(text) != want {
-		t.Errorf("got %s", text)
+	s.Entropy, s.Stdin, s.Code, s.Rehearsal = &entropy, true, []byte("<it's>"), true
+	text = s.encode(nil, false)
+	if want := "python\x00src\x0000ff\x00/it's\x002\x00A=1\x00B=2\x00<it's>"; string(text) != want {
+		t.Errorf("got %q", text)
 	}
-	text = s.encode(true)
+	text = s.encode(nil, true)
 	want := "__exec_sandbox_stdin=1\n__exec_sandbox_code='<it'\\''s>'\n__exec_sandbox_entropy='00ff'\n__exec_sandbox_cwd='/it'\\''s'\n__exec_sandbox_env=( 'A=1' 'B=2' )\n"
 	if string(text) != want {
 		t.Errorf("got %s", text)
@@ -164,18 +163,17 @@ func TestEvidenceIsItsJSON(t *testing.T) {
 
 // The quick way must read what the thorough one reads.
 func TestUsualRequestsAndEvidence(t *testing.T) {
-	text := `{"method":"exec","language":"python","codeBytes":8,"stdinBytes":0,"env":{},"cwd":null,"timeoutMs":30000,"memoryBytes":null,` +
-		`"processes":null,"fileSizeBytes":0,"outputBytes":1048576,"outputFail":false,"keep":true,"changes":null,"rehearsal":true}`
+	text := `{"method":"exec","language":"python","codeBytes":8,"stdinBytes":0,"cwd":"/tmp","timeoutMs":30000,"memoryBytes":1048576,` +
+		`"outputBytes":1048576,"keep":true,"rehearsal":true}`
 	var quick, thorough Request
 	if !quick.usual([]byte(text)) || json.Unmarshal([]byte(text), &thorough) != nil {
 		t.Fatal("not understood")
 	}
-	thorough.Env = nil // an empty one says the same
 	if !reflect.DeepEqual(quick, thorough) {
 		t.Errorf("got %+v, want %+v", quick, thorough)
 	}
 	for _, other := range []string{
-		strings.Replace(text, `"env":{}`, `"env":{"A":"1"}`, 1),
+		strings.Replace(text, `"keep":true`, `"env":{"A":"1"}`, 1),
 		strings.Replace(text, `"exec"`, `"spawn"`, 1),
 		strings.Replace(text, `"keep"`, `"Keep"`, 1),
 		strings.Replace(text, `8`, `"8"`, 1),
@@ -184,12 +182,20 @@ func TestUsualRequestsAndEvidence(t *testing.T) {
 			t.Errorf("taken for usual: %s", other)
 		}
 	}
-	if r, err := ParseRequest([]byte(strings.Replace(text, `"env":{}`, `"env":{"A":"1"}`, 1))); err != nil || r.Env["A"] != "1" || *r.CodeBytes != 8 {
+	if r, err := ParseRequest([]byte(strings.Replace(text, `"keep":true`, `"env":{"A":"1"}`, 1))); err != nil || r.Env["A"] != "1" || *r.CodeBytes != 8 {
 		t.Errorf("got %+v, %v", r, err)
 	}
 	e := &evidence{}
 	if !e.usual([]byte(`{"exitCode":3,"exception":null,"commands":[],"result":null}`)) || *e.ExitCode != 3 {
 		t.Errorf("got %+v", e)
+	}
+	if e = (&evidence{}); !e.usual([]byte("130")) || *e.ExitCode != 130 {
+		t.Errorf("got %+v", e)
+	}
+	for _, bad := range []string{"-1", "1.5", "256", "1000", "[]", "0x1"} {
+		if (&evidence{}).usual([]byte(bad)) {
+			t.Errorf("taken for an exit code: %s", bad)
+		}
 	}
 	if (&evidence{}).usual([]byte(`{"exitCode":0,"exception":null,"commands":[],"result":{"repr":"1"}}`)) {
 		t.Error("a result is taken for none")

@@ -59,34 +59,21 @@ func (r *Request) usual(payload []byte) bool {
 			return v.Text(&r.Method) && r.Method == "exec"
 		case "language":
 			return v.Text(&r.Language)
-		case "env":
-			return v.IsEmpty()
 		case "cwd":
-			if v.IsNull() {
-				return true
-			}
 			r.Cwd = new(string)
 			return v.Text(r.Cwd)
 		case "codeBytes":
-			return optional(v, &r.CodeBytes)
+			return number(v, &r.CodeBytes)
 		case "stdinBytes":
-			return optional(v, &r.StdinBytes)
+			return number(v, &r.StdinBytes)
 		case "timeoutMs":
-			return optional(v, &r.TimeoutMs)
+			return number(v, &r.TimeoutMs)
 		case "memoryBytes":
-			return optional(v, &r.MemoryBytes)
-		case "fileSizeBytes":
-			return optional(v, &r.FileSizeBytes)
+			return number(v, &r.MemoryBytes)
 		case "outputBytes":
-			return optional(v, &r.OutputBytes)
-		case "processes":
-			return v.IsNull()
-		case "outputFail":
-			return v.Bool(&r.OutputFail)
+			return number(v, &r.OutputBytes)
 		case "keep":
 			return v.Bool(&r.Keep)
-		case "changes":
-			return v.IsNull()
 		case "rehearsal":
 			return v.Bool(&r.Rehearsal)
 		}
@@ -94,10 +81,7 @@ func (r *Request) usual(payload []byte) bool {
 	})
 }
 
-func optional(v flat.Value, to **int64) bool {
-	if v.IsNull() {
-		return true
-	}
+func number(v flat.Value, to **int64) bool {
 	*to = new(int64)
 	return v.Number(*to)
 }

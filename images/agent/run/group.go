@@ -15,6 +15,12 @@ type group interface {
 	begin()
 	// counters are read at an execution's end.
 	counters() counters
+	// spent is what of them everybody is told, and incidents adds those that
+	// only a failure can be the doing of.
+	spent() counters
+	incidents(*counters)
+	// alone reports whether there is one thread inside and no more.
+	alone() bool
 	// signal reaches every process inside.
 	signal(sig syscall.Signal)
 	// sweep kills what was started between two readings of the boot clock,

@@ -147,11 +147,11 @@ func (i *interpreter) hear() {
 			if i.concerns(number) && !i.current.started {
 				i.acknowledged(note == "reseeded")
 			}
-		case "done":
+		case "done", "held":
 			number, said, _ := strings.Cut(rest, " ")
 			if i.concerns(number) {
 				if i.current.started {
-					i.done(said)
+					i.done(said, word == "held")
 				} else {
 					i.fail("the interpreter ended an execution that it had not started")
 				}
@@ -280,14 +280,14 @@ func (i *interpreter) begin(e *execution) {
 	i.sequence++
 	s := settings{
 		Language: e.request.Language, Env: merge(session.Env, e.request.Env), Cwd: e.request.Cwd,
-		Sequence: i.sequence, Stdin: i.running.stdin >= 0, Rehearsal: e.request.Rehearsal,
+		Stdin: i.running.stdin >= 0, Rehearsal: e.request.Rehearsal,
 	}
 	if p.generation != session.generation {
 		fresh := hex.EncodeToString(identity.Derive(session.Secret, "interpreter "+p.name))
 		s.Entropy = &fresh
 		e.reseed = true
 	}
-	line, err := i.order(s, e.code)
+	line, err := i.order(s, e.code, i.sequence)
 	if err == nil {
 		err = p.group.limit(memory, processes)
 	}
@@ -321,30 +321,31 @@ func (i *interpreter) begin(e *execution) {
 
 // order is what tells the interpreter to run an execution: everything in one
 // message where that has room, the rest in the slot's files.
-func (i *interpreter) order(s settings, code []byte) (string, error) {
-	head := "exec " + strconv.Itoa(s.Sequence) + " " + i.running.name + "\n"
+func (i *interpreter) order(s settings, code []byte, sequence int) ([]byte, error) {
+	line := append(make([]byte, 0, 512), "exec "...)
+	line = append(strconv.AppendInt(line, int64(sequence), 10), ' ')
+	line = append(append(line, i.running.name...), '\n')
+	head := len(line)
 	if i.running.code < 0 {
 		if canHold(code) {
-			text := string(code)
-			s.Code = &text
-			if body := s.encode(i.program.Shell); len(head)+len(body) <= maxLine {
-				return head + string(body), nil
+			s.Code = code
+			if line = s.encode(line, i.program.Shell); len(line) <= maxLine {
+				return line, nil
 			}
-			s.Code = nil
+			s.Code, line = nil, line[:head]
 		}
 		if err := i.running.write("code", code); err != nil {
-			return "", err
+			return nil, err
 		}
 	}
-	body := s.encode(i.program.Shell)
-	if len(head)+len(body) <= maxLine {
-		return head + string(body), nil
+	if line = s.encode(line, i.program.Shell); len(line) <= maxLine {
+		return line, nil
 	}
 	name := "settings"
 	if i.program.Shell {
 		name = "settings.sh"
 	}
-	return head, i.running.write(name, body)
+	return line[:head], i.running.write(name, line[head:])
 }
 
 // acknowledged is what an interpreter says of itself before it runs anything of
@@ -412,12 +413,13 @@ func (i *interpreter) interrupt() {
 }
 
 // done ends an execution whose interpreter lives on. What it said is the
-// evidence, unless that is in a file.
-func (i *interpreter) done(said string) {
+// evidence, unless that is in a file. It may hold the pipes still, and then
+// writes nothing more to them.
+func (i *interpreter) done(said string, held bool) {
 	e, s, p := i.current, i.running, i.process
 	e.stopTimers()
-	after := p.group.counters()
-	i.last, i.ended = after, time.Now()
+	after := p.group.spent()
+	i.ended = time.Now()
 	report := &evidence{}
 	text, err := []byte(said), error(nil)
 	if said == "" {
@@ -435,6 +437,10 @@ func (i *interpreter) done(said string) {
 			report, err = &evidence{Limits: []limitHit{{"disk", all, used}}}, nil
 			report.fill()
 		}
+	}
+	succeeded := err == nil && report.succeeded()
+	if !succeeded {
+		p.group.incidents(&after)
 	}
 	if err == nil {
 		report.measure(e, e.before, after)
@@ -456,11 +462,15 @@ func (i *interpreter) done(said string) {
 	}
 	i.current, i.running, i.lost = nil, nil, false
 	runtime.Gosched() // the answer leaves before we tidy up
+	if succeeded {
+		p.group.incidents(&after)
+	}
+	i.last = after
 	if e.request.MemoryBytes != nil || e.request.Processes != nil {
 		session := i.runner.current()
 		_ = p.group.limit(session.MemoryBytes, session.Processes)
 	}
-	if s.free() {
+	if s.free(p.group, held) {
 		i.slot = s
 	} else {
 		s.remove()

@@ -134,6 +134,6 @@ func (i *interpreter) direct(e *execution, s *slot) {
 	for n, name := range [...]string{"stdout", "stderr"} {
 		e.kept[n] = i.runner.NewOverflow(e.stream.ID(), name, e.request.OutputBytes, e.request.Keep)
 	}
-	s.stdout.direct(i.watch(e, channel.Stdout, e.kept[0]))
-	s.stderr.direct(i.watch(e, channel.Stderr, e.kept[1]))
+	s.stdout.Drain(i.watch(e, channel.Stdout, e.kept[0]))
+	s.stderr.Drain(i.watch(e, channel.Stderr, e.kept[1]))
 }

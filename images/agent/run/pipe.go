@@ -49,13 +49,6 @@ func NewPipe(fd int, sink func(payload []byte)) *Pipe {
 	return &Pipe{fd: fd, sink: sink}
 }
 
-// direct says where bytes go from now on.
-func (p *Pipe) direct(sink func(payload []byte)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.sink = sink
-}
-
 // Start forwards from now on until the last writer is gone, which ends the
 // goroutine. It must be called when a writer is there: before, the end of the
 // file would be seen at once.
@@ -204,11 +197,18 @@ func (p *Pipe) Drain(next func(payload []byte)) {
 	p.sink = next
 }
 
-// idle reports whether the pipe is empty, has no writer and is not watched.
-func (p *Pipe) idle() bool {
+// empty reports whether the pipe holds nothing and is not watched.
+func (p *Pipe) empty() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.gone && !p.pumping && quick.HungUp(p.fd) && quick.Pending(p.fd) == 0
+	return !p.gone && !p.pumping && quick.Pending(p.fd) == 0
+}
+
+// hungUp reports whether nobody is left to write.
+func (p *Pipe) hungUp() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.gone && quick.HungUp(p.fd)
 }
 
 // Close ends the pipe and with it the pump.

@@ -95,8 +95,8 @@ func (i *interpreter) launch(session *Session) (p *process, err error) {
 
 // order writes one line for the interpreter. It never waits: an interpreter
 // whose FIFO is full is not reading.
-func (p *process) order(line string) error {
-	_, err := quick.Write(p.in, []byte(line))
+func (p *process) order(line []byte) error {
+	_, err := quick.Write(p.in, line)
 	return err
 }
 

@@ -53,6 +53,9 @@ func (p *plain) sweep(float64, float64, int) {}
 func (p *plain) kill()                       { p.signal(syscall.SIGKILL) }
 func (p *plain) remove() bool                { return true }
 func (p *plain) counters() counters          { return counters{-1, -1, -1, -1, -1, -1} }
+func (p *plain) spent() counters             { return p.counters() }
+func (p *plain) incidents(*counters)         {}
+func (p *plain) alone() bool                 { return false }
 func (p *plain) signal(sig syscall.Signal) {
 	text, _ := os.ReadFile(p.pid)
 	if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {

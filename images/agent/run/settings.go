@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
-
-	"exec-sandbox/agent/flat"
 )
 
 // settings are what an interpreter applies before one execution.
@@ -16,24 +14,22 @@ type settings struct {
 	Env       map[string]string
 	Cwd       *string
 	Entropy   *string
-	Sequence  int
-	Stdin     bool    // there is a file of that name
-	Rehearsal bool    // the code leaves nothing behind
-	Code      *string // unless there is a file of that name
+	Stdin     bool   // there is a file of that name
+	Rehearsal bool   // the code leaves nothing behind
+	Code      []byte // nil: there is a file of that name
 }
 
-// canHold reports whether code arrives unchanged: JSON holds no other text than
-// UTF-8, a shell's word no NUL.
+// canHold reports whether code arrives unchanged: JavaScript reads UTF-8, and no
+// field holds a NUL.
 func canHold(code []byte) bool { return utf8.Valid(code) && bytes.IndexByte(code, 0) < 0 }
 
-// encode writes them for an interpreter: JSON, or assignments for bash.
-func (s settings) encode(shell bool) []byte {
+// encode writes them for an interpreter: fields, or assignments for bash.
+func (s settings) encode(out []byte, shell bool) []byte {
 	if !shell {
-		return s.json()
+		return s.fields(out)
 	}
-	var out strings.Builder
 	assign := func(name, value string) {
-		out.WriteString("__exec_sandbox_" + name + "=" + value + "\n")
+		out = append(append(append(append(append(out, "__exec_sandbox_"...), name...), '='), value...), '\n')
 	}
 	text := func(value *string) string {
 		if value == nil {
@@ -45,7 +41,7 @@ func (s settings) encode(shell bool) []byte {
 		assign("stdin", "1")
 	}
 	if s.Code != nil {
-		assign("code", quote(*s.Code))
+		assign("code", quote(string(s.Code)))
 	}
 	assign("entropy", text(s.Entropy))
 	assign("cwd", text(s.Cwd))
@@ -54,34 +50,36 @@ func (s settings) encode(shell bool) []byte {
 		env[i] = quote(pair)
 	}
 	assign("env", "( "+strings.Join(env, " ")+" )")
-	return []byte(out.String())
+	return out
 }
 
-func (s settings) json() []byte {
-	out := flat.AppendText([]byte(`{"language":`), s.Language)
-	out = append(out, `,"env":{`...)
-	names := make([]string, 0, len(s.Env))
-	for name := range s.Env {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	for n, name := range names {
-		if n > 0 {
-			out = append(out, ',')
+// fields ends each with a NUL, which none of them can hold: language, what there
+// is besides (s: a file stdin, r: a rehearsal, c: the code here, else in a file),
+// entropy, directory, how many variables, each of these, and last the code.
+func (s settings) fields(out []byte) []byte {
+	out = append(append(out, s.Language...), 0)
+	for _, there := range []struct {
+		is   bool
+		mark byte
+	}{{s.Stdin, 's'}, {s.Rehearsal, 'r'}, {s.Code != nil, 'c'}} {
+		if there.is {
+			out = append(out, there.mark)
 		}
-		out = flat.AppendText(append(flat.AppendText(out, name), ':'), s.Env[name])
 	}
-	out = flat.AppendOptional(append(out, `},"cwd":`...), s.Cwd)
-	out = flat.AppendOptional(append(out, `,"entropy":`...), s.Entropy)
-	out = strconv.AppendInt(append(out, `,"sequence":`...), int64(s.Sequence), 10)
-	out = strconv.AppendBool(append(out, `,"stdin":`...), s.Stdin)
-	if s.Rehearsal {
-		out = append(out, `,"rehearsal":true`...)
+	out = append(out, 0)
+	for _, text := range []*string{s.Entropy, s.Cwd} {
+		if text != nil {
+			out = append(out, *text...)
+		}
+		out = append(out, 0)
 	}
-	if s.Code != nil {
-		out = flat.AppendText(append(out, `,"code":`...), *s.Code)
+	out = append(strconv.AppendInt(out, int64(len(s.Env)), 10), 0)
+	if len(s.Env) > 0 {
+		for _, pair := range pairs(s.Env) {
+			out = append(append(out, pair...), 0)
+		}
 	}
-	return append(out, '}')
+	return append(out, s.Code...)
 }
 
 // quote makes one word of any text without NUL.

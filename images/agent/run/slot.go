@@ -121,9 +121,16 @@ func (s *slot) spill(directory, name string) (int, error) {
 }
 
 // free reports whether the slot can serve another execution: nothing lies in
-// it, and nobody could still write to its pipes.
-func (s *slot) free() bool {
-	return !s.littered && s.stdout.idle() && s.stderr.idle()
+// it, and nobody could still write to its pipes. An interpreter that holds them
+// still must be alone.
+func (s *slot) free(g group, held bool) bool {
+	if s.littered || !s.stdout.empty() || !s.stderr.empty() {
+		return false
+	}
+	if held {
+		return g.alone()
+	}
+	return s.stdout.hungUp() && s.stderr.hungUp()
 }
 
 // evidence reads what the interpreter left about the execution.
