@@ -2,9 +2,9 @@
  * Pool: clones that are ready before anybody asks, and the walk to a VM: a ready clone, else a place on the host and a
  * restore, which builds the template if there is none.
  *
- * A pooled clone has its place in `Capacity`, has run a line in every interpreter and is paused, so that it costs memory and
- * no CPU. It becomes somebody's at the claim: clock, entropy, identity, environment and limits are the claimer's. Used VMs
- * never come back.
+ * A pooled clone has its place in `Capacity`, has entropy of its own, has run a line in every interpreter and is paused, so
+ * that it costs memory and no CPU. It becomes somebody's at the claim: clock, identity, environment and limits are the
+ * claimer's, and the kernel gets fresh entropy once more. Used VMs never come back.
  *
  * @since 0.1.0
  */

@@ -198,7 +198,10 @@ export class Sandbox extends Context.Service<
         clone.vm.accept(way.accept)
         const granted = way.grant(network)
         const everywhere = { ...env, ...way.placeholders }
-        const { languages } = yield* clone.vm.handover({ hostname, env: everywhere, limits, network: granted })
+        const { languages } = yield* clone.vm.handover(
+          { hostname, env: everywhere, limits, network: granted },
+          clone.startPath.kind === "pool" ? "claim" : "session"
+        )
         return { clone, acquired, languages, ready: yield* Clock.currentTimeMillis }
       })
 

@@ -17,10 +17,11 @@ export const portName = "exec-sandbox.channel"
 export interface Hello {
   readonly protocol: typeof protocol
   /**
-   * `build`: the machine is made into a template; `rehearsal`: it does what a session does and is nobody's; `session`: it
-   * becomes somebody's; `wake`: it goes on being what it was, and is told only the time.
+   * `build`: the machine is made into a template; `rehearsal`: it does what a session does and is nobody's; `claim`: it
+   * becomes somebody's after a rehearsal, whose entropy its interpreters keep; `session`: it becomes somebody's; `wake`: it
+   * goes on being what it was, and is told only the time.
    */
-  readonly purpose: "build" | "rehearsal" | "session" | "wake"
+  readonly purpose: "build" | "rehearsal" | "claim" | "session" | "wake"
   /** Wall clock, nanoseconds since 1970 as a decimal string. */
   readonly clock: string
   /** 64 fresh random bytes in hex. */

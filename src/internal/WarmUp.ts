@@ -2,8 +2,8 @@
  * Makes a restored clone quick before anybody claims it: under a throw-away identity every interpreter really runs a line,
  * which touches its memory and, under emulation, has its code translated. Then its time is stopped.
  *
- * The claimer's HELLO begins a new epoch, after which every interpreter is given fresh entropy before user code runs, as in a
- * clone that was never warmed.
+ * The rehearsal's HELLO brings entropy that this clone shares with no other, each interpreter takes it before its line, and the
+ * lines draw nothing. So the claimer's HELLO changes all else, and the first execution has not to wait for generators.
  */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
@@ -17,8 +17,8 @@ import { BootFailed, fail, type SandboxError } from "../SandboxError.ts"
 import type { Vm, VmLost } from "../Vm.ts"
 
 /**
- * One line each that leaves nothing behind and takes the way of most first lines: compile, run, write. Twice, with a HELLO in
- * between, because the second time is the one that resembles a claim: the interpreters are reseeded warm.
+ * One line each that leaves nothing behind and takes the way of most first lines: compile, run, write. Several times, because only
+ * the first line after a HELLO takes entropy; the others resemble what comes after a claim.
  */
 const lines: Readonly<Record<string, string>> = {
   python: "print(1)",
@@ -26,7 +26,7 @@ const lines: Readonly<Record<string, string>> = {
   typescript: "{ const x: number = 1; console.log(x) }",
   bash: "echo 1"
 }
-const rounds = 2
+const rounds = 3
 
 const bound = "60 seconds"
 
@@ -89,11 +89,9 @@ const pauseQuietly = Effect.fnUntraced(function* (vm: Vm): Effect.fn.Return<void
 /** Warms every interpreter of a clone and pauses it. */
 export const warmUp = Effect.fn("Pool.warmUp")(
   function* (vm: Vm): Effect.fn.Return<void, SandboxError> {
+    const identity = { hostname: "pool", env: {}, limits: defaults, network: null }
+    const { languages } = yield* vm.handover(identity, "rehearsal")
     for (let round = 0; round < rounds; round++) {
-      const { languages } = yield* vm.handover(
-        { hostname: "pool", env: {}, limits: defaults, network: null },
-        "rehearsal"
-      )
       for (const language of languages) {
         const line = lines[language]
         if (line === undefined) continue

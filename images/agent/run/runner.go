@@ -23,6 +23,7 @@ type Session struct {
 	Processes   int   // for each interpreter; 0 = any number
 	DiskBytes   int64 // for all together; 0 = as much as there is
 	Secret      []byte
+	Unique      bool // interpreters that have fresh entropy go on with it
 
 	FileSizeBytes int64 // for each file; 0 = any size
 
@@ -152,10 +153,14 @@ func (r *Runner) current() *Session {
 }
 
 // Greet applies a host's settings. From then on no interpreter runs anything
-// before it has taken fresh entropy.
+// before it has taken fresh entropy, of this greeting or of the one before where
+// that is unique.
 func (r *Runner) Greet(s Session) error {
 	r.mu.Lock()
-	s.generation = r.session.generation + 1
+	s.generation = r.session.generation
+	if !s.Unique {
+		s.generation++
+	}
 	holds := !r.uneven && s.MemoryBytes == r.session.MemoryBytes && s.Processes == r.session.Processes
 	r.session = &s
 	r.uneven = r.uneven && holds

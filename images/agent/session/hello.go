@@ -108,7 +108,7 @@ func parseHello(payload []byte) (*hello, error) {
 		return nil, fmt.Errorf("protocol %d, not %d", raw.Protocol, protocol)
 	}
 	switch raw.Purpose {
-	case "build", "rehearsal", "session", "wake":
+	case "build", "rehearsal", "claim", "session", "wake":
 	default:
 		return nil, fmt.Errorf("purpose %q", raw.Purpose)
 	}

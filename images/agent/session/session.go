@@ -33,6 +33,7 @@ type Session struct {
 	kernel  string
 	build   bool // the machine is being made into a template
 	served  bool // it has been somebody's
+	unique  bool // its generators are its own, and nobody has used them
 }
 
 // New returns a session that no host has greeted.
@@ -78,6 +79,12 @@ func (s *Session) Hello(payload []byte) (any, error) {
 		return g, nil
 	}
 	s.build = h.purpose == "build"
+	// What rehearsed was given entropy of its own then, of which nothing was drawn.
+	keeps := h.purpose == "claim"
+	if keeps && !s.unique {
+		return nil, errors.New("a claim of what was not rehearsed")
+	}
+	s.unique = h.purpose == "rehearsal"
 	// Entropy first: nothing may run that could still see the template's.
 	ack := acknowledged{
 		Entropy:   did("entropy", identity.AddEntropy(h.entropy)),
@@ -92,6 +99,7 @@ func (s *Session) Hello(payload []byte) (any, error) {
 		Processes:   h.processes,
 		DiskBytes:   h.diskBytes,
 		Secret:      h.entropy,
+		Unique:      keeps,
 
 		FileSizeBytes: h.fileSize,
 	}))
@@ -101,7 +109,7 @@ func (s *Session) Hello(payload []byte) (any, error) {
 	if s.served || h.network != nil {
 		s.changes.Start()
 	}
-	s.served = s.served || h.purpose == "session"
+	s.served = s.served || h.purpose == "session" || keeps
 	g := s.greeting()
 	g.Acknowledged = &ack
 	return g, nil
