@@ -270,7 +270,7 @@ const begin = (
   Attempt.begin(holder, {
     language: null,
     argv: typeof command === "string" ? ["bash", "-c", command] : command,
-    codeSha256: null,
+    code: null,
     limits: limits ?? {},
     changes,
     ...(timeMs !== undefined && { timeMs })

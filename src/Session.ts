@@ -11,7 +11,7 @@ import type { HttpClient } from "effect/http/HttpClient"
 import type * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import { createHash, randomUUID } from "node:crypto"
+import { randomUUID } from "node:crypto"
 import type { Changes, Mark } from "./Changes.ts"
 import * as Egress from "./egress/Egress.ts"
 import * as Execution from "./Execution.ts"
@@ -260,7 +260,7 @@ export const make = Effect.fnUntraced(function* (
     const attempt = yield* Attempt.begin(holder, {
       language: request.language,
       argv: null,
-      codeSha256: createHash("sha256").update(code).digest("hex"),
+      code,
       limits: request.limits ?? {},
       changes: request.changes
     })
@@ -292,6 +292,7 @@ export const make = Effect.fnUntraced(function* (
     const stream = yield* vm
       .open(open, stdin.length === 0 ? inputs.slice(0, 1) : inputs)
       .pipe(Effect.catch((error) => attempt.lost(error, false)))
+    attempt.prepare()
     sequences.set(stream.id, attempt.sequence)
     if (sequences.size > maxRemembered) for (const oldest of sequences.keys()) if (sequences.delete(oldest)) break
     // Executions may have to wait for all before them.

@@ -8,7 +8,7 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
-import { randomUUID } from "node:crypto"
+import { createHash, randomUUID } from "node:crypto"
 import type { Egress } from "../egress/Egress.ts"
 import * as Execution from "../Execution.ts"
 import { Sub } from "../guest/Frame.ts"
@@ -73,7 +73,7 @@ export interface Holder {
 export interface Subject {
   readonly language: Execution.Language | null
   readonly argv: ReadonlyArray<string> | null
-  readonly codeSha256: string | null
+  readonly code: Uint8Array | null
   readonly limits: Limits
   readonly timeMs?: number | null
   readonly changes?: typeof ChangeReport.Asked.Type | undefined
@@ -99,6 +99,8 @@ export interface Attempt {
   readonly changes: ChangesOpen | null
   /** Takes a part of the report of changed files. */
   readonly changed: (bytes: Uint8Array) => Effect.Effect<void, SandboxError>
+  /** What takes a while and is for the receipt: best done while the guest works. */
+  readonly prepare: () => void
   /** It has begun; only the first time counts. */
   readonly began: Effect.Effect<void>
   /** Until the scope closes, destroys the VM of a guest that does not enforce its limits by then; see `Deadlines`. */
@@ -137,6 +139,8 @@ export const startedPid = (note: unknown): number | undefined => {
 export const graceMs = 20_000
 
 const mebibyte = 1024 * 1024
+
+const sha256 = (bytes: Uint8Array): string => createHash("sha256").update(bytes).digest("hex")
 
 /**
  * Begins an attempt, unless the session is closed or has not the memory that is asked for. One that has come to no end when
@@ -184,6 +188,7 @@ export const begin = Effect.fnUntraced(function* (
   const sequence = holder.sequence
   const openedAt = yield* Clock.currentTimeMillis
   let startedAt: number | undefined
+  let codeSha256: string | null = null
   let over = false
   const ports = yield* holder.ports.record
   const network = holder.egress.watch()
@@ -197,12 +202,10 @@ export const begin = Effect.fnUntraced(function* (
     reason: Receipt["stopReason"],
     evidence: Evidence | undefined
   ): Receipt => {
-    // The guest says that something has begun when it is not over at once; then it says so with the end.
+    // The guest says that something has begun when it is not over at once; else its end says so.
     const wallMs = evidence?.usage.wallMs ?? null
     const begunAt =
-      startedAt === undefined || wallMs === null
-        ? startedAt
-        : Math.max(openedAt, Math.min(startedAt, Math.round(ended - wallMs)))
+      wallMs === null ? startedAt : Math.max(openedAt, Math.min(startedAt ?? ended, Math.round(ended - wallMs)))
     return {
       version: 1,
       id: `exe-${randomUUID().replaceAll("-", "").slice(0, 16)}`,
@@ -211,7 +214,7 @@ export const begin = Effect.fnUntraced(function* (
       startedAt: new Date(openedAt).toISOString(),
       language: subject.language,
       argv: subject.argv,
-      codeSha256: subject.codeSha256,
+      codeSha256: subject.code === null ? null : (codeSha256 ??= sha256(subject.code)),
       image: origin.image,
       template: origin.template,
       startPath: origin.startPath,
@@ -329,6 +332,9 @@ export const begin = Effect.fnUntraced(function* (
     changed: (bytes) =>
       report?.push(bytes) === true ? Effect.void : violated("a report of changed files that is not understood"),
     conclude,
+    prepare: () => {
+      if (subject.code !== null) codeSha256 ??= sha256(subject.code)
+    },
     began: Effect.map(Clock.currentTimeMillis, (now) => {
       startedAt ??= now
     }),

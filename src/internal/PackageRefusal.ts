@@ -49,7 +49,7 @@ export const refuse = Effect.fnUntraced(function* (
     sequence: 0,
     closed: undefined
   }
-  const attempt = yield* Attempt.begin(holder, { language: null, argv: null, codeSha256: null, limits: {} })
+  const attempt = yield* Attempt.begin(holder, { language: null, argv: null, code: null, limits: {} })
   const name = `${error.ecosystem}:${error.spec}`
   switch (error.reason._tag) {
     case "Refused": {

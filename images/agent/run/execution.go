@@ -295,7 +295,8 @@ func (e *execution) stopTimers() {
 	}
 }
 
-// noteStarted tells the host, once, that user code has begun.
+// noteStarted tells the host, once, that user code has begun; the end says so
+// as well.
 func (e *execution) noteStarted() {
 	if e.started && !e.noted {
 		e.noted = true

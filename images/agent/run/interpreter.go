@@ -447,7 +447,6 @@ func (i *interpreter) done(said string, held bool) {
 		report.storage(i.runner.config.Disk, e.fileSize, e.wasFull)
 		report.refusal(i.runner.config.Refusals, e.refused, p.pid)
 	}
-	e.noteStarted()
 	i.handOver(e, s)
 	report.Rest = e.rest()
 	report.Changes = i.runner.config.Changes.Conclude(e.stream, e.mark, e.request.Changes)

@@ -106,7 +106,6 @@ func (i *interpreter) fellWith(e *execution, p *process, status syscall.WaitStat
 	report.State = "reset"
 	report.storage(i.runner.config.Disk, e.fileSize, e.wasFull)
 	report.refusal(i.runner.config.Refusals, e.refused, p.pid)
-	e.noteStarted()
 	i.handOver(e, s)
 	report.Rest = e.rest()
 	report.Changes = i.runner.config.Changes.Conclude(e.stream, e.mark, e.request.Changes)

@@ -247,8 +247,11 @@ func (o outcome) code() int {
 func TestExecutions(t *testing.T) {
 	m := start(t)
 	first := m.run(`x=1; echo out; echo err >&2; (exit 3)`, "", "")
-	if first.stdout != "out\n" || first.stderr != "err\n" || first.code() != 3 || !first.started || first.end.State != "kept" {
+	if first.stdout != "out\n" || first.stderr != "err\n" || first.code() != 3 || first.end.State != "kept" {
 		t.Errorf("got %+v", first)
+	}
+	if got := m.run(`sleep 0.1`, "", ""); !got.started {
+		t.Errorf("the host was not told that it began: %+v", got)
 	}
 	if got := m.run(`echo $x; cat`, "in\x00put", `,"stdinBytes":6`); got.stdout != "1\nin\x00put" {
 		t.Errorf("state or stdin: got %q", got.stdout)
