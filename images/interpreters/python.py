@@ -636,7 +636,7 @@ def warm_up(directory):
     os.mkdir(path)
     for name in "stdin", "stdout", "stderr":
         os.symlink("/dev/null", path + "/" + name)
-    for code in "print(1)\n1 + 1", "print(input())", "raise SystemExit(1)", "def f():\n    return [1][2] + 1\nf()":
+    for code in "print(1)\n1 + 1", "print(input())", "raise SystemExit(1)", "(lambda: [1][2] + 1)()":
         settings = f"python\0sc\0\0/\0001\0A=1\0{code}"
         yield from execute(path, "0", settings.encode())
         make_spare()
