@@ -7,10 +7,11 @@
  * would on a real VM; the same contract suite passes on both. Time is Effect's `Clock`: with `TestClock`, a time limit passes
  * when the test says so.
  *
- * Snapshots, forks and parked sessions have the files and `Task.state` of their moment; reports of changed files know what
- * `session.files` and `Task.files` have changed.
+ * Snapshots, forks and parked sessions have the files, the servers and the `Task.state` of their moment, and nothing that ran
+ * then; `files.watch` and reports of changed files know what `session.files` and `Task.files` have changed. A server of a task
+ * is reached as one in a guest is, by `session.http` and by `ports.expose`, which opens a real port of the host.
  *
- * What it does not do: run code, `files.watch`, `copyIn` and `copyOut`, memory or disk limits by itself (script them).
+ * What it does not do: run code; refuse a file to anybody, or limit memory and disk, by itself (script them).
  *
  * @example
  * ```ts
@@ -23,18 +24,57 @@
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
+import type * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import type * as Stream from "effect/Stream"
+import type { Duplex } from "node:stream"
 import * as Capacity from "./Capacity.ts"
 import type { Language } from "./Execution.ts"
 import type { Evidence } from "./guest/Protocol.ts"
+import type { Reason as PackageReason, Wanted } from "./Packages.ts"
 import { Pool, type PoolOptions, Settings as PoolSettings } from "./Pool.ts"
+import type { Size } from "./Process.ts"
 import { Sandbox } from "./Sandbox.ts"
 import type { SandboxError } from "./SandboxError.ts"
 import { Snapshots } from "./Snapshot.ts"
 import { machineMemoryMiB, Template } from "./Template.ts"
 import * as FakeHost from "./testing/FakeHost.ts"
+import * as FakeNetwork from "./testing/FakeNetwork.ts"
+import * as FakePorts from "./testing/FakePorts.ts"
 import * as FakeSnapshots from "./testing/FakeSnapshots.ts"
+
+/**
+ * Answers a request of HTTP: a function of the web's `Request` and `Response`, such as `HttpRouter.toWebHandler` gives. One that
+ * fails is answered with 500.
+ *
+ * @since 0.1.0
+ * @category servers
+ */
+export type HttpHandler = (request: Request) => Response | Promise<Response> | Effect.Effect<Response>
+
+/**
+ * Serves one connection. An effect is interrupted when the connection closes; its end closes the connection.
+ *
+ * @since 0.1.0
+ * @category servers
+ */
+export type TcpHandler = (connection: Duplex) => void | Effect.Effect<unknown>
+
+/**
+ * A server of a guest; `run` runs effects as long as the VM lives.
+ *
+ * @since 0.1.0
+ * @category servers
+ */
+export interface Server {
+  readonly accept: (connection: Duplex, run: <A, E>(effect: Effect.Effect<A, E>) => Fiber.Fiber<A, E>) => void
+}
+
+/** A server of HTTP. @since 0.1.0 @category servers */
+export const http: (handler: HttpHandler) => Server = FakePorts.http
+
+/** A server of bytes. @since 0.1.0 @category servers */
+export const tcp: (handler: TcpHandler) => Server = FakePorts.tcp
 
 /**
  * What the guest is asked to run.
@@ -44,8 +84,16 @@ import * as FakeSnapshots from "./testing/FakeSnapshots.ts"
  * - `argv`: of a process; `null` for an execution.
  * - `env`: of the session and of this task together. `cwd`: absolute. `user`: `user` or `root`.
  * - `stdin`, `stdinText`: what it reads; for a process it ends when the caller ends it. Read one of them, once.
- * - `stdout`, `stderr`: write while it runs; they wait while the caller does not read.
+ * - `terminal`: its terminal's size now, `null` without one.
+ * - `stdout`, `stderr`: write while it runs; they wait while the caller does not read. What an execution writes after its end
+ *   comes out of `session.output`.
+ * - `background`: goes on after the task's end, until the VM's or its interpreter's.
  * - `files`: the VM's files. `state`: lives as long as the interpreter does, from one task to the next.
+ * - `packages`: what the session has beside the image, as `python:pandas==2.2.3`.
+ * - `connect`: asks for a connection to beyond the VM, as a guest's programs do; the session's network policy decides. The name
+ *   of the errno it fails with, or `null`: then it is made and closed. Raise what you got, and the outcome says what it was.
+ * - `ports`: servers on the guest's loopback, until they are closed or what has started them (an interpreter, or a process) ends.
+ *   `listen` is false where somebody listens already; a function answers HTTP.
  *
  * @since 0.1.0
  * @category models
@@ -58,20 +106,29 @@ export interface Task {
   readonly env: Readonly<Record<string, string>>
   readonly cwd: string
   readonly user: "user" | "root"
+  readonly terminal: () => Size | null
   readonly stdin: Stream.Stream<Uint8Array>
   readonly stdinText: Effect.Effect<string>
   readonly stdout: (text: string | Uint8Array) => Effect.Effect<void>
   readonly stderr: (text: string | Uint8Array) => Effect.Effect<void>
+  readonly background: (effect: Effect.Effect<unknown, unknown>) => Effect.Effect<void>
+  readonly packages: ReadonlyArray<string>
+  readonly connect: (host: string, port: number) => Effect.Effect<string | null>
   readonly files: {
     readonly read: (path: string) => Uint8Array | undefined
     readonly write: (path: string, content: string | Uint8Array) => void
+  }
+  readonly ports: {
+    readonly listen: (port: number, server: Server | HttpHandler) => boolean
+    readonly close: (port: number) => void
   }
   readonly state: Map<string, unknown>
 }
 
 /**
  * How a task ends, as evidence; what is absent says that nothing happened. `stdout` and `stderr` are written at the end,
- * after what the task wrote itself. `state: "reset"`: the interpreter died with it.
+ * after what the task wrote itself. `state: "reset"`: the interpreter died with it. `serves`: a server that it leaves behind; where
+ * somebody listens already the task fails with EADDRINUSE.
  *
  * @since 0.1.0
  * @category models
@@ -88,6 +145,7 @@ export interface Ending {
   readonly state?: "kept" | "reset"
   readonly cpuMs?: number | null
   readonly peakMemoryBytes?: number | null
+  readonly serves?: { readonly port: number; readonly server: Server | HttpHandler }
 }
 
 /**
@@ -130,10 +188,21 @@ export interface Start {
 }
 
 /**
+ * What lies beyond the host: how a connect fails that the policy has granted, as the name of an errno; `null` when it does not.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export type World = (host: string, port: number) => string | null
+
+/**
  * - `script`: see `Script`. Default: every task ends well and prints nothing.
  * - `start`: how the nth VM starts, counted from 1. Default: at once.
  * - `capacity`: VMs that the host has room for (default 1,000), and how long a caller waits for one, ms (default 60,000).
  * - `pool`: see `PoolOptions`. Default: none.
+ * - `world`: see `World`. Default: all that is granted is reached. Nothing is dialled or resolved in any case, and
+ *   `NetworkPolicy.packages` grants no registry beside its rules.
+ * - `packages`: why a package cannot be had. Default: every one can that `Packages.Policy` allows. Nothing is installed.
  *
  * @since 0.1.0
  * @category models
@@ -143,6 +212,8 @@ export interface Options {
   readonly start?: (vm: number) => Start
   readonly capacity?: { readonly vms?: number; readonly maxWaitMs?: number }
   readonly pool?: PoolOptions
+  readonly world?: World
+  readonly packages?: (wanted: Wanted) => PackageReason | undefined
 }
 
 /** Ends well, with what is given. @since 0.1.0 @category replies */
@@ -173,6 +244,20 @@ export const raises = (
 /** Ends because a command is not there, with 127. @since 0.1.0 @category replies */
 export const misses = (command: string): Reply =>
   ends({ exitCode: 127, commands: [{ name: command, kind: "not-found", path: null }] })
+
+/**
+ * Ends well and leaves a server behind, at a port of the guest from 1 to 65,535.
+ *
+ * @example
+ * ```ts
+ * const served = Testing.serves(8080, (request) => new Response(`hello from ${new URL(request.url).pathname}`))
+ * ```
+ *
+ * @since 0.1.0
+ * @category replies
+ */
+export const serves = (port: number, server: Server | HttpHandler, ending: Ending = {}): Reply =>
+  ends({ ...ending, serves: { port, server } })
 
 /** Ends by a signal, such as `SIGSEGV`; the interpreter is reset. @since 0.1.0 @category replies */
 export const killedBy = (signal: string): Reply => ends({ signal, state: "reset" })
@@ -295,6 +380,7 @@ export const layer = (
     Layer.provideMerge(Layer.fresh(Pool.layer)),
     Layer.provide(Layer.succeed(PoolSettings, options.pool ?? {})),
     Layer.provideMerge(capacity),
-    Layer.provideMerge(fakes)
+    Layer.provideMerge(fakes),
+    Layer.provideMerge(FakeNetwork.world(options.world ?? (() => null)))
   )
 }

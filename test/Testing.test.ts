@@ -1,5 +1,6 @@
 /** What the test kit adds to the contract: scripted faults, the test's own clock, capacity and pool. */
 import { assert, describe, it } from "@effect/vitest"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
@@ -7,7 +8,12 @@ import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
+import { once } from "node:events"
+import * as net from "node:net"
+import * as NetworkPolicy from "../src/NetworkPolicy.ts"
+import * as Packages from "../src/Packages.ts"
 import * as Receipts from "../src/Receipts.ts"
 import { Sandbox } from "../src/Sandbox.ts"
 import type { SandboxError } from "../src/SandboxError.ts"
@@ -33,6 +39,22 @@ const kindOf = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
     const found = reason(error)
     return found._tag === "SnapshotFailed" ? found.kind : found._tag
   })
+
+/** Asks a server at 8080, for its status and text. */
+const ask = (session: Session, path: string) =>
+  Effect.flatMap(session.http.get(`http://localhost:8080${path}`), (answer) =>
+    Effect.map(answer.text, (text) => [answer.status, text])
+  )
+/** What answers there. */
+const answer: Testing.HttpHandler = (request) => {
+  const { pathname, search } = new URL(request.url)
+  if (pathname === "/throw") throw new RangeError("my mistake")
+  if (pathname === "/effect") return Effect.succeed(new Response("made"))
+  return new Response(`${pathname}${search}`)
+}
+
+/** Why nobody is found there. */
+const nobody = (session: Session) => Effect.flip(session.ports.waitFor(8080, 0))
 
 /** Lets the test's clock run on until a fibre has ended. */
 const joined = <A, E>(fiber: Fiber.Fiber<A, E>, seconds: number) =>
@@ -298,6 +320,184 @@ describe("Testing", () => {
           return Testing.ends()
         }
       })
+    )
+  )
+
+  it.effect("servers live as long as who has started them, and are in what goes on from the session", () =>
+    Effect.gen(function* () {
+      const it = yield* Sandbox.use((sandbox) => sandbox.session())
+      assert.strictEqual((yield* it.exec(python("serve"))).stdout, "at your service\n")
+      assert.deepStrictEqual(yield* ask(it, "/a?b=c"), [200, "/a?b=c"])
+      const [status, text] = yield* ask(it, "/throw")
+      assert.strictEqual(status, 500)
+      assert.include(text, "RangeError: my mistake")
+      assert.deepStrictEqual(yield* ask(it, "/effect"), [200, "made"])
+      // As in a guest, nobody else can listen there.
+      const again = yield* Effect.flip(it.exec({ language: "bash", code: "serve" }))
+      assert.strictEqual(again._tag, "TaskFailed")
+      assert.isTrue(yield* it.park)
+      assert.deepStrictEqual(yield* ask(it, "/"), [200, "/"])
+      const [fork = it] = (yield* it.fork(1)).map(Result.getOrThrow)
+      assert.deepStrictEqual(yield* ask(fork, "/"), [200, "/"])
+      yield* Effect.flip(it.exec(python("die")))
+      assert.strictEqual((yield* nobody(it)).reason._tag, "NotListening")
+      assert.deepStrictEqual(yield* ask(fork, "/"), [200, "/"])
+      const process = yield* it.spawn(["serve"])
+      yield* it.ports.waitFor(8080, 0)
+      yield* process.signal("SIGTERM")
+      yield* process.exit
+      assert.strictEqual((yield* nobody(it)).reason._tag, "NotListening")
+    }).pipe(
+      kit({
+        script: ({ argv, code, ports }) => {
+          if (argv?.[0] === "serve") {
+            assert.isTrue(ports.listen(8080, answer))
+            return Testing.hangs
+          }
+          return code === "serve"
+            ? Testing.serves(8080, answer, { stdout: "at your service\n" })
+            : Testing.killedBy("SIGKILL")
+        }
+      })
+    )
+  )
+
+  it.effect("a server that says much waits for one who does not read, and a handler ends with its connection", () =>
+    Effect.suspend(() => {
+      const ended = Deferred.makeUnsafe<void>()
+      let written = 0
+      const flood = Testing.tcp((connection) =>
+        Effect.callback<void>((resume) => {
+          connection.write(Buffer.alloc(1024 * 1024), () => {
+            written++
+            resume(Effect.void)
+          })
+        }).pipe(Effect.forever, Effect.ensuring(Deferred.succeed(ended, undefined)))
+      )
+      return Effect.gen(function* () {
+        const it = yield* Sandbox.use((sandbox) => sandbox.session())
+        yield* it.exec(python("serve"))
+        const { port } = yield* it.ports.expose(7000)
+        const client = net.connect({ port, host: "127.0.0.1" })
+        yield* Effect.promise(() => once(client, "readable"))
+        client.destroy()
+        yield* Deferred.await(ended)
+        // What the host's kernel takes for the client, and no more.
+        assert.isBelow(written, 32)
+      }).pipe(kit({ script: () => Testing.serves(7000, flood) }))
+    })
+  )
+
+  it.effect("a background ends with its interpreter, and late output that nobody reads is counted", () =>
+    Effect.suspend(() => {
+      const [flooded, more] = [Deferred.makeUnsafe<void>(), Deferred.makeUnsafe<void>()]
+      let interrupted = false
+      const script: Testing.Script = ({ background, code, stdout }) => {
+        if (code === "die") return Testing.killedBy("SIGKILL")
+        const late = Effect.gen(function* () {
+          yield* stdout(Buffer.alloc(300 * 1024))
+          yield* Deferred.succeed(flooded, undefined)
+          yield* Deferred.await(more)
+          yield* stdout("more")
+          return yield* Effect.never
+        }).pipe(
+          Effect.onInterrupt(() =>
+            Effect.sync(() => {
+              interrupted = true
+            })
+          )
+        )
+        return Effect.as(background(Effect.andThen(Effect.yieldNow, late)), Testing.ends())
+      }
+      return Effect.gen(function* () {
+        const it = yield* Sandbox.use((sandbox) => sandbox.session())
+        const { receipt } = yield* it.exec(python("begin"))
+        const { sequence } = receipt
+        yield* Deferred.await(flooded)
+        const [first] = yield* it.output.pipe(Stream.take(1), Stream.runCollect)
+        assert.deepStrictEqual(first, { _tag: "Stdout", sequence, bytes: Buffer.alloc(256 * 1024) })
+        yield* Deferred.succeed(more, undefined)
+        const rest = yield* it.output.pipe(Stream.take(2), Stream.runCollect)
+        assert.deepStrictEqual(rest, [
+          { _tag: "Dropped", bytes: 44 * 1024 },
+          { _tag: "Stdout", sequence, bytes: Buffer.from("more") }
+        ])
+        assert.isFalse(interrupted)
+        yield* Effect.flip(it.exec(python("die")))
+        assert.isTrue(interrupted)
+      }).pipe(kit({ script }))
+    })
+  )
+
+  it.effect("connects are judged by the session's policy, written down, and reach nothing but the test's world", () =>
+    Effect.gen(function* () {
+      const rules = ["api.example.com", "db.example.com:5432", "10.0.0.1:1"]
+      const it = yield* Sandbox.use((sandbox) => sandbox.session({ network: NetworkPolicy.allow(rules) }))
+      const granted = yield* it.exec(python("api.example.com:443"))
+      assert.deepStrictEqual(
+        granted.receipt.egress?.map(({ decision, name, port, reason, rule }) => [name, port, decision, rule, reason]),
+        [["api.example.com", 443, "allow", "api.example.com", "the guest closed the connection"]]
+      )
+      const refused = yield* Effect.flip(it.exec(python("evil.example.com:443")))
+      if (refused._tag !== "PermissionDenied") return assert.fail(refused._tag)
+      assert.deepStrictEqual([refused.operation, refused.target], ["network", "evil.example.com:443"])
+      assert.include(refused.grant ?? "", "evil.example.com")
+      assert.strictEqual((yield* Effect.flip(it.exec(python("127.0.0.1:80"))))._tag, "PermissionDenied")
+      const down = yield* Effect.flip(it.exec(python("db.example.com:5432")))
+      if (down._tag !== "TaskFailed") return assert.fail(down._tag)
+      assert.strictEqual(down.reason._tag === "Exception" && down.reason.message, "ECONNREFUSED")
+      yield* it.network.update(NetworkPolicy.none)
+      assert.strictEqual((yield* Effect.flip(it.exec(python("api.example.com:443"))))._tag, "PermissionDenied")
+      assert.deepStrictEqual(
+        (yield* it.network.attempts).map((attempt) => `${attempt.name} ${attempt.decision}`),
+        [
+          "api.example.com allow",
+          "evil.example.com deny",
+          "127.0.0.1 deny",
+          "db.example.com allow",
+          "api.example.com deny"
+        ]
+      )
+      // Without any policy nobody is asked; one that comes later opens the way.
+      const closed = yield* Sandbox.use((sandbox) => sandbox.session())
+      const none = yield* Effect.flip(closed.exec(python("api.example.com:443")))
+      assert.strictEqual(none._tag === "PermissionDenied" && none.rule, "none")
+      assert.deepStrictEqual(yield* closed.network.attempts, [])
+      yield* closed.network.update(NetworkPolicy.all())
+      yield* closed.exec(python("api.example.com:443"))
+    }).pipe(
+      kit({
+        world: (host) => (host === "db.example.com" ? "ECONNREFUSED" : null),
+        script: ({ code, connect }) => {
+          const { hostname, port } = new URL(`tcp://${code}`)
+          return Effect.map(connect(hostname, Number(port)), (errno) =>
+            errno === null ? Testing.ends() : Testing.raises("OSError", { errno, message: errno })
+          )
+        }
+      })
+    )
+  )
+
+  it.effect("packages are had, or refused as the policy and the test say", () =>
+    Effect.gen(function* () {
+      const sandbox = yield* Sandbox
+      const session = (javascript: ReadonlyArray<string>) => sandbox.session({ packages: { javascript } })
+      const it = yield* session(["lodash@4.17.21"])
+      assert.strictEqual((yield* it.exec(python("1"))).stdout, "javascript:lodash@4.17.21")
+      const [fork = it] = (yield* it.fork(1)).map(Result.getOrThrow)
+      assert.strictEqual((yield* fork.exec(python("1"))).stdout, "javascript:lodash@4.17.21")
+      const refused = yield* Effect.flip(session(["evil@1.0.0"]))
+      if (refused._tag !== "PermissionDenied") return assert.fail(refused._tag)
+      assert.deepStrictEqual([refused.operation, refused.target], ["package", "javascript:evil@1.0.0"])
+      const missing = yield* Effect.flip(session(["left-pad@9.9.9"]))
+      if (missing._tag !== "UnsupportedCommand") return assert.fail(missing._tag)
+      assert.deepStrictEqual(missing.available, ["1.3.0"])
+    }).pipe(
+      kit({
+        packages: ({ name }) => (name === "left-pad" ? { _tag: "NotFound", available: ["1.3.0"] } : undefined),
+        script: ({ packages }) => Testing.prints(packages.join(" "))
+      }),
+      Effect.provideService(Packages.Policy, Packages.only({ javascript: ["lodash", "left-pad"] }))
     )
   )
 })

@@ -3,7 +3,8 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Receipts from "../src/Receipts.ts"
 import * as Testing from "../src/Testing.ts"
-import { contract, Outside, script } from "./support/contract.ts"
+import { contract, Outside } from "./support/contract.ts"
+import { script } from "./support/contractPrograms.ts"
 
 const outside = Layer.effect(
   Outside,

@@ -1,10 +1,13 @@
 /** The contract of `Sandbox`, kept by real VMs. */
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as fs from "node:fs"
+import { tmpdir } from "node:os"
+import * as path from "node:path"
 import * as Receipts from "../src/Receipts.ts"
-import * as Sandbox from "../src/Sandbox.ts"
 import { contract, Outside } from "./support/contract.ts"
 import { qemus } from "./support/processes.ts"
+import { layerAt } from "./support/snapshots.ts"
 
 const outside = Layer.succeed(Outside, {
   kill: Effect.sync(() => {
@@ -13,4 +16,9 @@ const outside = Layer.succeed(Outside, {
   live: Effect.sync(() => qemus().length)
 })
 
-contract("real VMs", Layer.merge(Sandbox.layer, outside).pipe(Layer.provideMerge(Receipts.layerMemory())))
+const home = fs.mkdtempSync(path.join(tmpdir(), "exec-sandbox-contract-"))
+const here = Layer.effectDiscard(
+  Effect.addFinalizer(() => Effect.sync(() => fs.rmSync(home, { recursive: true, force: true })))
+).pipe(Layer.provideMerge(layerAt(home)))
+
+contract("real VMs", Layer.merge(here, outside).pipe(Layer.provideMerge(Receipts.layerMemory())))

@@ -85,11 +85,11 @@ describe("README", () => {
     withPrograms((directory) => {
       const kit = programs.findIndex((code) => code.includes("Testing.ts"))
       const main = `import { Effect } from "effect"
-        import { told, full } from "./program${kit}.ts"
-        console.log(await Effect.runPromise(told), await Effect.runPromise(full))`
+        import { asked, full, told } from "./program${kit}.ts"
+        for (const it of [told, full, asked]) console.log(await Effect.runPromise(it))`
       fs.writeFileSync(path.join(directory, "main.ts"), main)
       const said = execFileSync(process.execPath, [path.join(directory, "main.ts")], { encoding: "utf8" })
-      assert.strictEqual(said, "it printed 42 the host is full; later\n")
+      assert.strictEqual(said, "it printed 42\nthe host is full; later\nat http://localhost:8080/name\n")
     })
   })
 

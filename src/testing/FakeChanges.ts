@@ -2,7 +2,8 @@
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { ChangeLine, type ChangesEnd, type ChangesOpen, maxText, maxTexts } from "../guest/ChangeProtocol.ts"
-import type { Answer, FakeFiles, Node } from "./FakeFiles.ts"
+import { agentsDirectory, type FakeDisk, type Node, targetOf } from "./FakeDisk.ts"
+import type { Answer } from "./FakeFiles.ts"
 
 /** All files of one moment. */
 export type Moment = ReadonlyMap<string, Node>
@@ -29,17 +30,18 @@ const encode = Schema.encodeSync(Schema.fromJsonString(ChangeLine))
 
 const maxMarks = 16
 
-const stateOf = ({ bytes, mode, type }: Node): NonNullable<ChangeLine["after"]> => ({
-  type,
-  size: bytes.length,
-  mode,
+const stateOf = (node: Node): NonNullable<ChangeLine["after"]> => ({
+  type: node.type,
+  size: node.bytes.length,
+  mode: node.mode,
   uid: 1000,
-  gid: 1000
+  gid: 1000,
+  ...(node.type === "symlink" && { target: targetOf(node) })
 })
 
 /** Text as it is, or nothing for other bytes. */
 const textOf = (node: Node | undefined): string | undefined => {
-  if (node === undefined || node.type === "directory") return ""
+  if (node?.type !== "file") return ""
   const text = node.bytes.toString("utf8")
   return text.includes("\0") || !Buffer.from(text).equals(node.bytes) ? undefined : text
 }
@@ -56,6 +58,7 @@ const differences = (then: Moment, now: Moment): ReadonlyArray<Difference> => {
   const gone = new Map([...then].filter(([name]) => !now.has(name)).map(([name, node]) => [node, name]))
   const found: Array<Difference> = []
   for (const [path, after] of now) {
+    if (path.startsWith(agentsDirectory)) continue
     const before = then.get(path)
     const from = before === undefined ? gone.get(after) : undefined
     if (from !== undefined) {
@@ -71,10 +74,15 @@ const differences = (then: Moment, now: Moment): ReadonlyArray<Difference> => {
   return found.sort((a, b) => (a.path < b.path ? -1 : 1))
 }
 
+const nothing = Buffer.alloc(0)
+
+/** What a file holds; a link and a directory hold nothing. */
+const contentOf = (node: Node | undefined): Buffer => (node?.type === "file" ? node.bytes : nothing)
+
 const lineOf = ({ after, before, from, kind, path }: Difference, texts: boolean): ChangeLine => {
-  const content = kind !== "renamed" && !(before?.bytes ?? Buffer.alloc(0)).equals(after?.bytes ?? Buffer.alloc(0))
+  const content = kind !== "renamed" && !contentOf(before).equals(contentOf(after))
   const [old, fresh] = [textOf(before), textOf(after)]
-  const large = Math.max(before?.bytes.length ?? 0, after?.bytes.length ?? 0) > maxText
+  const large = Math.max(contentOf(before).length, contentOf(after).length) > maxText
   const common = {
     kind,
     path,
@@ -97,13 +105,13 @@ const withoutText = (line: ChangeLine): ChangeLine => {
 }
 
 /** Over a guest's files. */
-export const make = (files: FakeFiles): FakeChanges => {
-  let start: Moment = files.all()
+export const make = (disk: FakeDisk): FakeChanges => {
+  let start: Moment = disk.all()
   const marks = new Map<number, Moment>()
   let last = 0
 
   const since: FakeChanges["since"] = (then, { maxFiles, patches }) => {
-    const found = differences(then, files.all())
+    const found = differences(then, disk.all())
     const counts = { created: 0, modified: 0, deleted: 0, renamed: 0 }
     for (const { kind } of found) counts[kind]++
     let texts = 0
@@ -120,14 +128,14 @@ export const make = (files: FakeFiles): FakeChanges => {
 
   return {
     begin: () => {
-      start = files.all()
+      start = disk.all()
       marks.clear()
     },
     since,
     answer: (request) => {
       const decoded = Option.getOrUndefined(decode(request))
       if (decoded?.method === "changes.mark") {
-        marks.set(++last, files.all())
+        marks.set(++last, disk.all())
         for (const id of marks.keys()) if (marks.size > maxMarks) marks.delete(id)
         return { end: { mark: last } }
       }

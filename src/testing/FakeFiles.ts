@@ -1,15 +1,10 @@
-/** A file system in memory, as much of one as `session.files` asks for beside `watch` and trees. */
+/** Answers what `session.files` asks of a guest, over a disk in memory. Nobody owns anything there: nothing is refused. */
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import * as path from "node:path/posix"
-
-/** A file; one that is written to is another. */
-export interface Node {
-  readonly type: "file" | "directory"
-  readonly bytes: Buffer
-  readonly mode: number
-  readonly modified: number
-}
+import { encodeName, Name } from "../guest/FileProtocol.ts"
+import * as FileName from "../internal/FileName.ts"
+import { type Code, directory, type FakeDisk, type Node } from "./FakeDisk.ts"
 
 /** The guest's answer: bytes to send, and its END. */
 export interface Answer {
@@ -17,142 +12,97 @@ export interface Answer {
   readonly end: object
 }
 
-export interface FakeFiles {
-  /** The same files by themselves. */
-  readonly copy: () => FakeFiles
-  /** All there are now, by their absolute names. */
-  readonly all: () => ReadonlyMap<string, Node>
-  /** A file's content, or nothing. */
-  readonly read: (name: string) => Uint8Array | undefined
-  /** Puts a file there, with all directories above it. */
-  readonly write: (name: string, content: string | Uint8Array) => void
-  /** Answers a request; `content` is what was sent with it. Nothing for a method that is not there. */
-  readonly answer: (request: unknown, content: Uint8Array, nowMs: number) => Answer | undefined
-}
-
-const home = "/home/user"
-
 const decode = Schema.decodeUnknownOption(
   Schema.Struct({
     method: Schema.String,
-    path: Schema.String,
-    to: Schema.optionalKey(Schema.String),
+    path: Name,
+    to: Schema.optionalKey(Name),
     offset: Schema.optionalKey(Schema.Finite),
     length: Schema.optionalKey(Schema.Finite),
     mode: Schema.optionalKey(Schema.Int),
     createParents: Schema.optionalKey(Schema.Boolean),
     recursive: Schema.optionalKey(Schema.Boolean),
-    force: Schema.optionalKey(Schema.Boolean)
+    force: Schema.optionalKey(Schema.Boolean),
+    noFollow: Schema.optionalKey(Schema.Boolean)
   })
 )
 
-const error = (code: string, where: string): Answer => ({ end: { error: { code, path: where } } })
+export const failed = (code: Code, where: string): Answer => ({ end: { error: { code, path: encodeName(where) } } })
 
-const directory = (modified: number, mode = 0o755): Node => ({
-  type: "directory",
-  bytes: Buffer.alloc(0),
+const stat = ({ bytes, mode, modified, type }: Node) => ({
+  type,
+  size: type === "directory" ? 4096 : bytes.length,
   mode,
-  modified
+  modified,
+  uid: 1000,
+  gid: 1000,
+  ...(type === "symlink" && { target: encodeName(FileName.fromBytes(bytes)) })
 })
 
-const absolute = (name: string): string => path.resolve(home, name)
+/** What is asked with the path itself, not with what a link points at. */
+const ofItself = new Set(["file.remove", "file.rename", "file.makeDirectory"])
 
-export const make = (): FakeFiles => over(new Map(["/", "/home", home, "/tmp"].map((name) => [name, directory(0)])))
-
-const over = (nodes: Map<string, Node>): FakeFiles => {
-  const parents = (name: string, now: number): void => {
-    for (let at = path.dirname(name); !nodes.has(at); at = path.dirname(at)) nodes.set(at, directory(now))
+/** Answers a request; `content` is what was sent with it. Nothing for a method that is not there. */
+export const answer = (disk: FakeDisk, request: unknown, content: Uint8Array, now: number): Answer | undefined => {
+  const decoded = Option.getOrUndefined(decode(request))
+  if (decoded === undefined) return undefined
+  const { createParents = false, force = false, length, method, mode, noFollow = false, offset = 0 } = decoded
+  const refused = (code: Code): Answer => failed(code, decoded.path)
+  const follow = !noFollow && !ofItself.has(method)
+  let found = disk.find(decoded.path, follow)
+  if (found === "ENOENT" && createParents) {
+    const at = path.resolve("/home/user", decoded.path)
+    found = disk.parents(at, now) ?? disk.find(decoded.path, follow)
   }
-  const below = (name: string): ReadonlyArray<string> =>
-    [...nodes.keys()].filter((it) => it !== "/" && path.dirname(it) === name)
-  const put = (name: string, bytes: Uint8Array, now: number, mode = nodes.get(name)?.mode ?? 0o644): void =>
-    void nodes.set(name, { type: "file", bytes: Buffer.from(bytes), mode, modified: now })
-  const stat = ({ bytes, mode, modified, type }: Node) => ({
-    type,
-    size: type === "file" ? bytes.length : 4096,
-    mode,
-    modified,
-    uid: 1000,
-    gid: 1000
-  })
-
-  return {
-    copy: () => over(new Map(nodes)),
-    all: () => new Map(nodes),
-    read: (name) => nodes.get(absolute(name))?.bytes,
-    write: (name, content) => {
-      parents(absolute(name), 0)
-      put(absolute(name), Buffer.from(content as string), 0)
-    },
-    answer: (request, content, now) => {
-      const decoded = decode(request)
-      if (Option.isNone(decoded)) return undefined
-      const {
-        createParents = false,
-        force = false,
-        length,
-        method,
-        mode,
-        offset = 0,
-        recursive = false
-      } = decoded.value
-      const name = absolute(decoded.value.path)
-      const node = nodes.get(name)
-      const above = nodes.get(path.dirname(name))
-      const missing = error("ENOENT", decoded.value.path)
-      switch (method) {
-        case "file.read": {
-          if (node === undefined) return missing
-          if (node.type === "directory") return error("EISDIR", decoded.value.path)
-          const data = node.bytes.subarray(offset, length === undefined ? undefined : offset + length)
-          return { data, end: { size: node.bytes.length, bytes: data.length } }
-        }
-        case "file.stat":
-          return node === undefined ? missing : { end: stat(node) }
-        case "file.list": {
-          if (node === undefined) return missing
-          if (node.type !== "directory") return error("ENOTDIR", decoded.value.path)
-          const lines = below(name).map((it) => {
-            const found = nodes.get(it)
-            return found === undefined ? "" : `${JSON.stringify({ name: path.basename(it), ...stat(found) })}\n`
-          })
-          return { data: Buffer.from(lines.join("")), end: {} }
-        }
-        case "file.write":
-        case "file.makeDirectory": {
-          if (above === undefined && !createParents) return missing
-          if (above?.type === "file") return error("ENOTDIR", decoded.value.path)
-          parents(name, now)
-          if (method === "file.write") {
-            if (node?.type === "directory") return error("EISDIR", decoded.value.path)
-            put(name, content, now, mode)
-            return { end: { bytes: content.length } }
-          }
-          if (node !== undefined && !(createParents && node.type === "directory")) {
-            return error("EEXIST", decoded.value.path)
-          }
-          nodes.set(name, directory(now, mode))
-          return { end: {} }
-        }
-        case "file.remove": {
-          if (node === undefined) return force ? { end: {} } : missing
-          if (below(name).length > 0 && !recursive) return error("ENOTEMPTY", decoded.value.path)
-          for (const it of nodes.keys()) if (it === name || it.startsWith(`${name}/`)) nodes.delete(it)
-          return { end: {} }
-        }
-        case "file.rename": {
-          const to = absolute(decoded.value.to ?? "")
-          if (node === undefined || !nodes.has(path.dirname(to))) return missing
-          const moving = [...nodes].filter(([it]) => it === name || it.startsWith(`${name}/`))
-          for (const [it, moved] of moving) {
-            nodes.delete(it)
-            nodes.set(`${to}${it.slice(name.length)}`, moved)
-          }
-          return { end: {} }
-        }
-        default:
-          return undefined
-      }
+  if (typeof found === "string") return method === "file.remove" && force ? { end: {} } : refused(found)
+  const { at, node } = found
+  switch (method) {
+    case "file.read": {
+      if (node === undefined) return refused("ENOENT")
+      if (node.type === "directory") return refused("EISDIR")
+      const data = node.bytes.subarray(offset, length === undefined ? undefined : offset + length)
+      return { data, end: { size: node.bytes.length, bytes: data.length } }
     }
+    case "file.stat":
+      return node === undefined ? refused("ENOENT") : { end: stat(node) }
+    case "file.list": {
+      if (node === undefined) return refused("ENOENT")
+      if (node.type !== "directory") return refused("ENOTDIR")
+      const lines = disk.below(at).map((it) => {
+        const found = disk.find(it, false)
+        if (typeof found === "string" || found.node === undefined) return ""
+        return `${JSON.stringify({ name: encodeName(path.basename(it)), ...stat(found.node) })}\n`
+      })
+      return { data: Buffer.from(lines.join("")), end: {} }
+    }
+    case "file.write":
+      if (node?.type === "directory" || decoded.path.endsWith("/")) return refused("EISDIR")
+      disk.place(at, { type: "file", bytes: Buffer.from(content), mode: mode ?? node?.mode ?? 0o644, modified: now })
+      return { end: { bytes: content.length } }
+    case "file.makeDirectory": {
+      if (node !== undefined) return createParents && node.type === "directory" ? { end: {} } : refused("EEXIST")
+      disk.place(at, directory(now, mode))
+      return { end: {} }
+    }
+    case "file.remove":
+      if (node === undefined) return force ? { end: {} } : refused("ENOENT")
+      if (disk.below(at).length > 0 && decoded.recursive !== true) return refused("ENOTEMPTY")
+      disk.remove(at)
+      return { end: {} }
+    case "file.rename": {
+      const to = disk.find(decoded.to ?? "", false)
+      if (node === undefined) return refused("ENOENT")
+      if (typeof to === "string") return refused(to)
+      if (to.at === at) return { end: {} }
+      if (to.at.startsWith(`${at}/`)) return refused("EINVAL")
+      if (to.node !== undefined && (to.node.type === "directory") !== (node.type === "directory")) {
+        return refused(node.type === "directory" ? "ENOTDIR" : "EISDIR")
+      }
+      if (disk.below(to.at).length > 0) return refused("ENOTEMPTY")
+      disk.rename(at, to.at)
+      return { end: {} }
+    }
+    default:
+      return undefined
   }
 }

@@ -4,6 +4,7 @@ import * as Exit from "effect/Exit"
 import * as Scope from "effect/Scope"
 import type { Capacity } from "../Capacity.ts"
 import type { Prepared } from "../internal/Parking.ts"
+import { PackageError, type Packages, parsed, Policy, refused } from "../Packages.ts"
 import type { Isolation } from "../Receipt.ts"
 import { BootFailed, fail, type SandboxError, SnapshotFailed } from "../SandboxError.ts"
 import { type Clone, machineMemoryMiB } from "../Template.ts"
@@ -41,7 +42,7 @@ const notSaved = (problem: string): SandboxError =>
 
 /** Makes the machines of a kit; `origin` names their template. */
 export const make = (options: Options, origin: string) =>
-  Effect.sync(() => {
+  Effect.map(Policy, (policy) => {
     const live = new Map<number, FakeMachine.FakeMachine>()
     const tasks: Array<Task> = []
     let started = 0
@@ -81,10 +82,20 @@ export const make = (options: Options, origin: string) =>
       }
       return yield* begin(number, start, memory)
     })
-    const clone = Effect.fn("Template.clone")(function* (): Effect.fn.Return<Clone, SandboxError, Scope.Scope> {
+    const clone = Effect.fn("Template.clone")(function* (
+      _limitMiB: number,
+      packages: Packages = {}
+    ): Effect.fn.Return<Clone, SandboxError | PackageError, Scope.Scope> {
       const made = generation
+      const wanted = parsed(packages)
+      const denied = refused(policy, packages)
+      if (denied !== undefined) return yield* denied
+      for (const { ecosystem, name, spec } of wanted) {
+        const reason = options.packages?.({ ecosystem, name, spec })
+        if (reason !== undefined) return yield* new PackageError({ ecosystem, spec, reason })
+      }
       return {
-        vm: yield* another(FakeMemory.empty()),
+        vm: yield* another(FakeMemory.empty(wanted.map(({ ecosystem, spec }) => `${ecosystem}:${spec}`))),
         key: origin,
         machine: origin,
         image: origin,

@@ -1,32 +1,42 @@
 /** What a guest of the test kit remembers. */
 import type * as Semaphore from "effect/Semaphore"
 import * as FakeChanges from "./FakeChanges.ts"
-import * as FakeFiles from "./FakeFiles.ts"
+import * as FakeDisk from "./FakeDisk.ts"
+import * as FakePorts from "./FakePorts.ts"
 
 /** What a guest has in its memory and on its disk between tasks. */
 export interface Memory {
   readonly lanes: Map<string, Semaphore.Semaphore>
   readonly states: Map<string, Map<string, unknown>>
-  readonly files: FakeFiles.FakeFiles
+  readonly disk: FakeDisk.FakeDisk
   readonly changes: FakeChanges.FakeChanges
+  readonly ports: FakePorts.FakePorts
+  /** What was installed, as `python:pandas==2.2.3`. */
+  readonly packages: ReadonlyArray<string>
   env: Readonly<Record<string, string>>
+  /** Programs may ask for connections. */
+  wayOut: boolean
   pid: number
 }
 
-const over = (files: FakeFiles.FakeFiles): Memory => ({
+const over = (disk: FakeDisk.FakeDisk, ports: FakePorts.FakePorts, packages: ReadonlyArray<string>): Memory => ({
   lanes: new Map(),
   states: new Map(),
-  files,
-  changes: FakeChanges.make(files),
+  disk,
+  changes: FakeChanges.make(disk),
+  ports,
+  packages,
   env: {},
+  wayOut: false,
   pid: 1000
 })
 
-export const empty = (): Memory => over(FakeFiles.make())
+/** A new machine with these packages. */
+export const empty = (packages: ReadonlyArray<string> = []): Memory => over(FakeDisk.make(), FakePorts.make(), packages)
 
 /** The same for another guest. */
-export const copyOf = ({ env, files, pid, states }: Memory): Memory => ({
-  ...over(files.copy()),
+export const copyOf = ({ disk, env, packages, pid, ports, states }: Memory): Memory => ({
+  ...over(disk.copy(), ports.copy(), packages),
   states: new Map([...states].map(([lane, state]) => [lane, new Map(state)])),
   env,
   pid

@@ -9,12 +9,14 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
 import * as Stream from "effect/Stream"
-import type { Failure, Request, Result } from "../../src/Execution.ts"
+import type { Failure, Result } from "../../src/Execution.ts"
 import * as Receipts from "../../src/Receipts.ts"
 import { Sandbox } from "../../src/Sandbox.ts"
 import type { SandboxError } from "../../src/SandboxError.ts"
-import type { Session } from "../../src/Session.ts"
-import * as Testing from "../../src/Testing.ts"
+import { Snapshots } from "../../src/Snapshot.ts"
+import { contractCopies } from "./contractCopies.ts"
+import { bash, programs, python, text } from "./contractPrograms.ts"
+import { contractSession, Shared } from "./contractSession.ts"
 
 /** What a suite may do to the machines from outside. */
 export class Outside extends Context.Service<
@@ -27,105 +29,8 @@ export class Outside extends Context.Service<
   }
 >()("exec-sandbox/test/Outside") {}
 
-const programs = {
-  hello: "import sys; print('out'); print('err', file=sys.stderr)",
-  assign: "x = 20",
-  use: "x + 22",
-  echo: "import os, sys; print(sys.stdin.read(), os.environ['A'], os.environ['B'], os.getcwd())",
-  value: "[1, { a: null }]",
-  exit: "echo before; exit 3",
-  raise: "raise ValueError('no')",
-  module: "import no_such_module",
-  command: "no-such-command",
-  refused: "open('/etc/shadow')",
-  signal: "kill -SEGV $$",
-  forever: "print('begun', flush=True)\nwhile True: pass",
-  chatty: "print('0123456789' * 10)",
-  wait: "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('gone')",
-  go: "touch go"
-} as const
-
-const text = (bytes: Uint8Array | undefined): string => Buffer.from(bytes ?? []).toString()
-
-/** The same programs for the kit. */
-export const script: Testing.Script = (task) => {
-  if (task.argv !== null) {
-    switch (task.argv[0]) {
-      case "cat":
-        return Effect.as(Stream.runForEach(task.stdin, task.stdout), Testing.ends())
-      case "false":
-        return Testing.exits(1)
-      case "sleep":
-        return Testing.hangs
-      default:
-        return Testing.misses(task.argv[0] ?? "")
-    }
-  }
-  switch (task.code) {
-    case programs.hello:
-      return Testing.ends({ stdout: "out\n", stderr: "err\n" })
-    case programs.assign:
-      return Effect.sync(() => {
-        task.state.set("x", 20)
-        return Testing.ends()
-      })
-    case programs.use: {
-      const x = task.state.get("x")
-      return typeof x === "number"
-        ? Testing.gives(x + 22)
-        : Testing.raises("NameError", { message: "name 'x' is not defined" })
-    }
-    case programs.echo:
-      return Effect.map(task.stdinText, (stdin) =>
-        Testing.prints(`${stdin} ${task.env["A"]} ${task.env["B"]} ${task.cwd}\n`)
-      )
-    case programs.value:
-      return Testing.gives([1, { a: null }])
-    case programs.exit:
-      return Testing.exits(3, { stdout: "before\n" })
-    case programs.raise:
-      return Testing.raises("ValueError", { message: "no" })
-    case programs.module:
-      return Testing.raises("ModuleNotFoundError", { module: "no_such_module" })
-    case programs.command:
-      return Testing.misses("no-such-command")
-    case programs.refused:
-      return Testing.raises("PermissionError", { errno: "EACCES", path: "/etc/shadow" })
-    case programs.signal:
-      return Testing.killedBy("SIGSEGV")
-    case programs.forever:
-      return Effect.andThen(task.stdout("begun\n"), Testing.hangs)
-    case programs.chatty:
-      return Effect.as(task.stdout(`${"0123456789".repeat(10)}\n`), Testing.ends())
-    case programs.wait:
-      return Effect.gen(function* () {
-        yield* task.stdout("begun\n")
-        while (task.files.read("go") === undefined) yield* Effect.sleep("1 millis")
-        return Testing.prints("gone\n")
-      })
-    case programs.go:
-      return Effect.sync(() => {
-        task.files.write("go", "")
-        return Testing.ends()
-      })
-    default:
-      return Testing.prints("1\n")
-  }
-}
-
-const python = (code: string, settings: Omit<Request, "language" | "code"> = {}): Request => ({
-  language: "python",
-  code,
-  ...settings
-})
-const bash = (code: string): Request => ({ language: "bash", code })
 const session = (options?: Parameters<Sandbox["Service"]["session"]>[0]) =>
   Sandbox.use((sandbox) => sandbox.session(options))
-
-/** One session for all tests that leave it as it was. */
-class Shared extends Context.Service<Shared, Session>()("exec-sandbox/test/Shared") {
-  static readonly layer = Layer.effect(this, session())
-}
 
 /** The failure of a task, told by its tag. */
 const failed = <Tag extends Failure["_tag"]>(effect: Effect.Effect<Result, Failure>, tag: Tag) =>
@@ -143,10 +48,12 @@ const reason = <E>(effect: Effect.Effect<unknown, E>): Effect.Effect<SandboxErro
 /** Runs the suite over one implementation; `environment` is built once. */
 export const contract = (
   name: string,
-  environment: Layer.Layer<Sandbox | Receipts.Memory | Outside, SandboxError>
+  environment: Layer.Layer<Sandbox | Snapshots | Receipts.Memory | Outside, SandboxError>
 ): void => {
   layered(environment, { excludeTestServices: true, timeout: "240 seconds" })(name, (it) => {
     it.layer(Shared.layer)("in one session", (it) => {
+      contractSession(it)
+
       it.effect("each way to fail is its own error, with output and receipt, and the session lives", () =>
         Effect.gen(function* () {
           const it = yield* Shared
@@ -189,6 +96,8 @@ export const contract = (
           const cut = yield* it.exec(python(programs.chatty, { limits: { outputBytes: 20 } }))
           assert.deepStrictEqual(cut.receipt.output, { stdoutBytes: 101, stderrBytes: 0, truncated: true })
           assert.isBelow(cut.bytes.stdout.length, 101)
+          assert.strictEqual(text(yield* it.files.read(cut.outputFiles.stdout ?? "")), `${"0123456789".repeat(9)}\n`)
+          assert.isNull(cut.outputFiles.stderr)
           const refused = python(programs.chatty, { limits: { outputBytes: 20, output: "fail" } })
           const output = yield* failed(it.exec(refused), "LimitExceeded")
           assert.deepStrictEqual([output.limit, output.allowed], ["output", 20])
@@ -283,6 +192,8 @@ export const contract = (
         })
       )
     })
+
+    contractCopies(it)
 
     it.effect("run gives output, value and a receipt in which all is known, and leaves no machine", () =>
       Effect.gen(function* () {

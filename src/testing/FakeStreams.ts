@@ -1,0 +1,199 @@
+/** The streams of a guest of the test kit: what the host has opened, and what the guest says after the end of it. */
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import type * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import { encode, encodeJson, initialCredit, Kind, Sub } from "../guest/Frame.ts"
+import { Size } from "../Process.ts"
+
+export const languages = ["python", "javascript", "typescript", "bash"] as const
+
+export const Environment = Schema.Record(Schema.String, Schema.String)
+
+/** What the kit reads of an OPEN. */
+export const decodeOpen = Schema.decodeUnknownOption(
+  Schema.Struct({
+    method: Schema.String,
+    language: Schema.optionalKey(Schema.Literals(languages)),
+    argv: Schema.optionalKey(Schema.NullOr(Schema.Array(Schema.String))),
+    shell: Schema.optionalKey(Schema.NullOr(Schema.String)),
+    env: Schema.optionalKey(Environment),
+    cwd: Schema.optionalKey(Schema.NullOr(Schema.String)),
+    user: Schema.optionalKey(Schema.String),
+    pty: Schema.optionalKey(Schema.NullOr(Size)),
+    port: Schema.optionalKey(Schema.Int),
+    timeoutMs: Schema.optionalKey(Schema.NullOr(Schema.Finite)),
+    outputBytes: Schema.optionalKey(Schema.Finite),
+    outputFail: Schema.optionalKey(Schema.Boolean),
+    keep: Schema.optionalKey(Schema.Boolean),
+    changes: Schema.optionalKey(Schema.NullOr(Schema.Struct({ patches: Schema.Boolean, maxFiles: Schema.Int }))),
+    rehearsal: Schema.optionalKey(Schema.Boolean)
+  })
+)
+
+/** A stream that the host has opened. */
+export interface Serving {
+  readonly id: number
+  readonly open: typeof decodeOpen extends (input: unknown) => Option.Option<infer A> ? A : never
+  readonly request: unknown
+  readonly code: Array<Buffer>
+  readonly content: Array<Buffer>
+  /** What came for its stdin before somebody takes it; the last is `null` when no more comes. */
+  readonly early: Array<Uint8Array | null>
+  /** Takes what comes for its stdin from then on. */
+  feed: (bytes: Uint8Array | null) => void
+  /** Ends it with this signal. */
+  readonly killed: Deferred.Deferred<string>
+  /** Its terminal's size now. */
+  terminal: Size | null
+  credit: number
+  written: number
+  /** All that went to an output of which the caller keeps only a part, by sub-channel. */
+  readonly kept: Map<number, Array<Buffer>>
+  wake: (() => void) | undefined
+}
+
+/** Begins to serve what the host has opened. */
+export const serving = (id: number, open: Serving["open"], request: unknown): Serving => {
+  const early: Array<Uint8Array | null> = []
+  return {
+    id,
+    open,
+    request,
+    code: [],
+    content: [],
+    early,
+    feed: (bytes) => void early.push(bytes),
+    killed: Deferred.makeUnsafe(),
+    terminal: open.pty ?? null,
+    credit: initialCredit,
+    written: 0,
+    kept: new Map(),
+    wake: undefined
+  }
+}
+
+/** From then on somebody takes what comes for its stdin. */
+export const takeInput = (it: Serving, feed: (bytes: Uint8Array | null) => void): void => {
+  it.feed = feed
+  it.early.splice(0).forEach(feed)
+}
+
+export interface FakeStreams {
+  readonly get: (id: number) => Serving | undefined
+  readonly begin: (it: Serving) => void
+  /** A number for a stream that the guest opens. */
+  readonly next: () => number
+  /** Sends output as the host grants credit for it; of an execution that has ended, as late output. */
+  readonly output: (it: Serving, sub: number, text: string | Uint8Array) => Effect.Effect<void>
+  readonly note: (it: Serving, event: object) => void
+  /** Says that a sub-channel has brought everything. */
+  readonly end: (it: Serving, sub: number) => void
+  /** Ends it, once. */
+  readonly finish: (it: Serving, kind: typeof Kind.End | typeof Kind.Reset, value: object) => void
+  /** Grants the host as many bytes again. */
+  readonly consumed: (it: Serving, bytes: number) => void
+  /** The host has granted so many bytes. */
+  readonly credited: (id: number, bytes: number) => void
+  /** The host has left it. */
+  readonly drop: (id: number) => void
+  /** A new epoch: all are over. Gives the numbers of those that were. */
+  readonly clear: () => ReadonlyArray<number>
+}
+
+export const make = (send: (bytes: Uint8Array) => void): FakeStreams => {
+  const streams = new Map<number, Serving>()
+  /** The last number of those that the guest has opened; they are even. */
+  let last = 0
+  /** What carries late output: one stream in an epoch. */
+  let late = { id: 0, credit: initialCredit, origin: 0, dropped: 0 }
+
+  const sendLate = (origin: number, sub: number, bytes: Buffer): void => {
+    if (late.id === 0) {
+      late.id = last += 2
+      send(encodeJson(Kind.Open, late.id, { method: "output" }))
+    }
+    const size = Math.min(bytes.length, late.credit)
+    if (size > 0 && late.dropped > 0) {
+      send(encodeJson(Kind.Note, late.id, { dropped: late.dropped }))
+      late.dropped = 0
+    }
+    if (size > 0 && late.origin !== origin) {
+      send(encodeJson(Kind.Note, late.id, { execution: origin }))
+      late.origin = origin
+    }
+    if (size > 0) send(encode(Kind.Data, late.id, sub, bytes.subarray(0, size)))
+    late.credit -= size
+    late.dropped += bytes.length - size
+  }
+
+  return {
+    get: (id) => streams.get(id),
+    begin: (it) => void streams.set(it.id, it),
+    next: () => (last += 2),
+    output: (it, sub, text) =>
+      Effect.gen(function* () {
+        let bytes = Buffer.from(text as string)
+        if (it.open.keep === true && streams.has(it.id)) {
+          const kept = it.kept.get(sub) ?? []
+          kept.push(bytes)
+          it.kept.set(sub, kept)
+        }
+        while (bytes.length > 0 && streams.has(it.id)) {
+          if (it.credit === 0) {
+            yield* Effect.callback<void>((resume) => {
+              it.wake = () => resume(Effect.void)
+            })
+            continue
+          }
+          const size = Math.min(it.credit, bytes.length, 64 * 1024)
+          it.credit -= size
+          it.written += size
+          send(encode(Kind.Data, it.id, sub, bytes.subarray(0, size)))
+          bytes = bytes.subarray(size)
+          if (it.open.outputFail === true && it.written > (it.open.outputBytes ?? Number.POSITIVE_INFINITY)) {
+            Deferred.doneUnsafe(it.killed, Effect.succeed("SIGKILL"))
+            return yield* Effect.never
+          }
+        }
+        if (bytes.length > 0 && it.open.language !== undefined && sub !== Sub.file) sendLate(it.id, sub, bytes)
+      }),
+    note: (it, event) => {
+      if (streams.has(it.id)) send(encodeJson(Kind.Note, it.id, event))
+    },
+    end: (it, sub) => {
+      if (streams.has(it.id)) send(encode(Kind.Data, it.id, sub | 0x80, new Uint8Array()))
+    },
+    finish: (it, kind, value) => {
+      if (streams.delete(it.id)) send(encodeJson(kind, it.id, value))
+      it.wake?.()
+    },
+    consumed: (it, bytes) => {
+      if (bytes === 0 || !streams.has(it.id)) return
+      const grant = Buffer.alloc(4)
+      grant.writeUInt32LE(bytes, 0)
+      send(encode(Kind.Credit, it.id, 0, grant))
+    },
+    credited: (id, bytes) => {
+      if (late.id !== 0 && id === late.id) late.credit += bytes
+      const it = streams.get(id)
+      if (it === undefined) return
+      it.credit += bytes
+      const { wake } = it
+      it.wake = undefined
+      wake?.()
+    },
+    drop: (id) => {
+      const it = streams.get(id)
+      streams.delete(id)
+      it?.wake?.()
+    },
+    clear: () => {
+      const all = [...streams.keys()]
+      streams.clear()
+      last = 0
+      late = { id: 0, credit: initialCredit, origin: 0, dropped: 0 }
+      return all
+    }
+  }
+}

@@ -1,0 +1,256 @@
+/** Runs what a guest of the test kit is asked to run: the test's script, as the agent would run programs. */
+import * as Cause from "effect/Cause"
+import * as Clock from "effect/Clock"
+import * as Deferred from "effect/Deferred"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import type * as Fiber from "effect/Fiber"
+import * as Queue from "effect/Queue"
+import * as Semaphore from "effect/Semaphore"
+import * as Stream from "effect/Stream"
+import { constants } from "node:os"
+import { Kind, Sub } from "../guest/Frame.ts"
+import type { Evidence } from "../guest/Protocol.ts"
+import type { Ending, Reply, Task } from "../Testing.ts"
+import { agentsDirectory } from "./FakeDisk.ts"
+import type { FakeNetwork } from "./FakeNetwork.ts"
+import type { Memory } from "./FakeMemory.ts"
+import * as FakePorts from "./FakePorts.ts"
+import { type FakeStreams, type Serving, takeInput } from "./FakeStreams.ts"
+
+/** JavaScript and TypeScript share one interpreter. */
+const laneOf = (language: string): string => (language === "typescript" ? "javascript" : language)
+
+const signalNumber = (name: string): number => (constants.signals as { readonly [name: string]: number })[name] ?? 9
+
+/** Those of which a program that does not ask for them does not end. */
+export const harmless: ReadonlySet<string> = new Set([
+  "SIGCHLD",
+  "SIGCONT",
+  "SIGURG",
+  "SIGWINCH",
+  "SIGSTOP",
+  "SIGTSTP",
+  "SIGTTIN",
+  "SIGTTOU"
+])
+
+/** What every ending has that says nothing else. */
+const plain: Required<Omit<Ending, "serves">> = {
+  stdout: "",
+  stderr: "",
+  exitCode: 0,
+  signal: null,
+  exception: null,
+  commands: [],
+  limits: [],
+  result: null,
+  state: "kept",
+  cpuMs: null,
+  peakMemoryBytes: null
+}
+
+const evidenceOf = (ending: typeof plain, wallMs: number): Evidence => ({
+  exitCode: ending.signal === null ? ending.exitCode : 128 + signalNumber(ending.signal),
+  signal: ending.signal,
+  exception: ending.exception,
+  commands: ending.commands,
+  limits: ending.limits,
+  state: ending.state,
+  result: ending.result,
+  usage: { cpuMs: ending.cpuMs, peakMemoryBytes: ending.peakMemoryBytes, wallMs }
+})
+
+/** Somebody else listens where the task would have listened. */
+const taken: Ending = {
+  exitCode: 1,
+  exception: {
+    type: "OSError",
+    message: "[Errno 98] Address already in use",
+    traceback: "",
+    errno: "EADDRINUSE",
+    path: null,
+    module: null,
+    code: null
+  }
+}
+
+/** What a task may do to the machine beside ending. */
+export interface Around {
+  readonly number: number
+  readonly run: (task: Task) => Effect.Effect<Reply>
+  readonly memory: Memory
+  readonly streams: FakeStreams
+  readonly network: FakeNetwork
+  /** Runs for as long as the machine lives. */
+  readonly fork: FakePorts.Run
+  readonly die: (by: "killed" | "exited", problem: string) => void
+  readonly stall: () => void
+  readonly violate: (it: Serving) => void
+}
+
+export interface FakeTasks {
+  /** Runs it to its end, in its turn. */
+  readonly execute: (it: Serving) => Effect.Effect<void>
+}
+
+export const make = (around: Around): FakeTasks => {
+  const { memory, number, streams } = around
+  const { changes, disk, lanes, ports, states } = memory
+  /** What runs on behind an interpreter's or a process's back. */
+  const behind = new Map<string, Set<Fiber.Fiber<unknown, unknown>>>()
+
+  const background = (lane: string, effect: Effect.Effect<unknown, unknown>): void => {
+    const fiber = around.fork(effect)
+    const all = behind.get(lane) ?? new Set()
+    behind.set(lane, all.add(fiber))
+    fiber.addObserver(() => void all.delete(fiber))
+  }
+
+  /** The interpreter is gone, with all that it has started. */
+  const reset = (lane: string): void => {
+    states.delete(lane)
+    ports.leave(lane)
+    for (const fiber of behind.get(lane) ?? []) fiber.interruptUnsafe()
+    behind.delete(lane)
+  }
+
+  const taskOf = (it: Serving, lane: string, state: Map<string, unknown>, stdin: Stream.Stream<Uint8Array>): Task => ({
+    vm: number,
+    language: it.open.language ?? null,
+    argv: it.open.argv ?? (typeof it.open.shell === "string" ? ["bash", "-c", it.open.shell] : null),
+    code: it.open.language === undefined ? (it.open.shell ?? "") : Buffer.concat(it.code).toString("utf8"),
+    env: { ...memory.env, ...it.open.env },
+    cwd: it.open.cwd ?? "/home/user",
+    user: it.open.user === "root" ? "root" : "user",
+    terminal: () => it.terminal,
+    stdin,
+    stdinText: Stream.mkString(Stream.decodeText(stdin)),
+    stdout: (text) => streams.output(it, Sub.stdout, text),
+    // A terminal has but one way out.
+    stderr: (text) => streams.output(it, it.terminal === null ? Sub.stderr : Sub.stdout, text),
+    background: (effect) => Effect.sync(() => background(lane, effect)),
+    packages: memory.packages,
+    // Without a way out nobody is asked.
+    connect: (host, port) =>
+      Effect.suspend(() => (memory.wayOut ? around.network.connect(host, port) : Effect.succeed("ENETUNREACH"))),
+    files: disk,
+    ports: {
+      listen: (port, server) => ports.listen(port, FakePorts.serverOf(server), lane),
+      close: ports.close
+    },
+    state
+  })
+
+  /** Puts what the caller does not keep of a long output into a file. */
+  const restOf = (it: Serving, sub: number, name: string): string | null => {
+    const bytes = Buffer.concat(it.kept.get(sub) ?? [])
+    const allowed = it.open.outputBytes ?? 0
+    if (bytes.length <= allowed) return null
+    const file = `${agentsDirectory}/output/${it.id}.${name}`
+    disk.write(file, bytes.subarray(Math.ceil(allowed / 2)))
+    return file
+  }
+
+  const end = Effect.fnUntraced(function* (
+    it: Serving,
+    lane: string,
+    began: number,
+    before: ReturnType<typeof disk.all>,
+    given: Ending
+  ) {
+    const { serves, ...rest } = given
+    // What a process leaves behind is its machine's.
+    const owner = it.open.language === undefined ? "the machine" : lane
+    const listens = serves === undefined || ports.listen(serves.port, FakePorts.serverOf(serves.server), owner)
+    const ending = { ...plain, ...rest, ...(!listens && taken) }
+    yield* streams.output(it, Sub.stdout, ending.stdout)
+    yield* streams.output(it, it.terminal === null ? Sub.stderr : Sub.stdout, ending.stderr)
+    if (ending.state === "reset") reset(lane)
+    const evidence = {
+      ...evidenceOf(ending, (yield* Clock.currentTimeMillis) - began),
+      rest: { stdout: restOf(it, Sub.stdout, "stdout"), stderr: restOf(it, Sub.stderr, "stderr") }
+    }
+    if (it.open.changes === undefined || it.open.changes === null) return streams.finish(it, Kind.End, evidence)
+    const report = changes.since(before, it.open.changes)
+    yield* streams.output(it, Sub.file, report.data)
+    streams.finish(it, Kind.End, { ...evidence, changes: report.end })
+  })
+
+  /** Runs one task and says how it ended. */
+  const runOne = Effect.fnUntraced(function* (it: Serving, lane: string) {
+    const isProcess = it.open.language === undefined
+    const state = states.get(lane) ?? new Map<string, unknown>()
+    if (!isProcess) states.set(lane, state)
+    streams.note(it, { event: "started", pid: isProcess ? ++memory.pid : undefined })
+    const stdin = yield* Queue.unbounded<Uint8Array, Cause.Done>()
+    takeInput(it, (bytes) => void (bytes === null ? Queue.endUnsafe(stdin) : Queue.offerUnsafe(stdin, bytes)))
+    const began = yield* Clock.currentTimeMillis
+    const before = disk.all()
+    const timeoutMs = it.open.timeoutMs ?? null
+    const killed = Effect.map(Deferred.await(it.killed), (signal): Reply => ({
+      _tag: "Ends",
+      signal,
+      state: isProcess ? "kept" : "reset"
+    }))
+    const running = Effect.raceFirst(
+      // What the library runs for itself is none of the script's business.
+      Effect.suspend(() =>
+        it.open.rehearsal === true
+          ? Effect.succeed<Reply>({ _tag: "Ends" })
+          : around.run(taskOf(it, lane, state, Stream.fromQueue(stdin)))
+      ),
+      killed
+    )
+    const bounded =
+      timeoutMs === null
+        ? running
+        : Effect.timeoutOrElse(running, {
+            duration: timeoutMs,
+            orElse: () =>
+              Effect.map(Clock.currentTimeMillis, (now): Reply => ({
+                _tag: "Ends",
+                exitCode: 130,
+                limits: [{ limit: "time", allowed: timeoutMs, observed: now - began }]
+              }))
+          })
+    const exit = yield* Effect.exit(bounded)
+    if (Exit.isFailure(exit)) {
+      // A script that fails is the test's mistake, and must not look like an outcome.
+      if (Cause.hasInterruptsOnly(exit.cause)) return yield* Effect.interrupt
+      const message = `the script died: ${Cause.pretty(exit.cause)}`
+      return streams.finish(it, Kind.Reset, { code: "failed", message })
+    }
+    const reply = exit.value
+    switch (reply._tag) {
+      case "Dies":
+        return around.die(reply.by, reply.problem)
+      case "Stalls":
+        around.stall()
+        return yield* Effect.never
+      case "Violates":
+        return around.violate(it)
+      case "Refuses":
+        return streams.finish(it, Kind.Reset, { code: reply.code, message: reply.problem })
+      case "Ends":
+        return yield* end(it, lane, began, before, reply)
+    }
+  })
+
+  return {
+    execute: (it) => {
+      if (it.open.language === undefined) {
+        const lane = `process ${it.id}`
+        // Its own servers go with it; what it has left behind stays.
+        return Effect.ensuring(
+          runOne(it, lane),
+          Effect.sync(() => ports.leave(lane))
+        )
+      }
+      const lane = laneOf(it.open.language)
+      const turn = lanes.get(lane) ?? Semaphore.makeUnsafe(1)
+      lanes.set(lane, turn)
+      return turn.withPermit(runOne(it, lane))
+    }
+  }
+}

@@ -1,0 +1,94 @@
+/** What a watch of the test kit's files tells, as the kernel of a guest would. */
+import * as Effect from "effect/Effect"
+import * as Latch from "effect/Latch"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import * as path from "node:path/posix"
+import { type ChangeLine, encodeName, Name } from "../guest/FileProtocol.ts"
+import { absolute, type FakeDisk, type Happening } from "./FakeDisk.ts"
+import { type Answer, failed } from "./FakeFiles.ts"
+
+/** Lines that wait for a slow reader, as many as a guest's kernel keeps. */
+const maxWaiting = 16_384
+
+const decode = Schema.decodeUnknownOption(Schema.Struct({ path: Name, recursive: Schema.optionalKey(Schema.Boolean) }))
+
+type Line = Pick<typeof ChangeLine.Type, "kind" | "path" | "from">
+
+/** Tells until what is watched is gone. `send` may wait. */
+export const watch = Effect.fnUntraced(function* (
+  disk: FakeDisk,
+  request: unknown,
+  send: (bytes: Uint8Array) => Effect.Effect<void>
+): Effect.fn.Return<Answer | undefined, never, Scope.Scope> {
+  const decoded = Option.getOrUndefined(decode(request))
+  if (decoded === undefined) return undefined
+  const found = disk.find(decoded.path, true)
+  if (typeof found === "string") return failed(found, decoded.path)
+  if (found.node === undefined) return failed("ENOENT", decoded.path)
+  /** Where it is, and what the caller calls it. */
+  let root = found.at
+  const called = path.normalize(absolute(decoded.path)).replace(/(.)\/$/, "$1")
+  const isFile = found.node.type === "file"
+  const some = Latch.makeUnsafe(false)
+  let waiting: Array<Line> = []
+  let over = false
+
+  const tell = (kind: Line["kind"], at: string, from?: string): void => {
+    const named = (it: string): string => called + it.slice(root.length)
+    if (waiting.length > maxWaiting) return
+    waiting.push(
+      waiting.length === maxWaiting
+        ? { kind: "overflow", path: called }
+        : { kind, path: named(at), ...(from !== undefined && { from: named(from) }) }
+    )
+    some.openUnsafe()
+  }
+  const covers = (at: string): boolean =>
+    at !== root &&
+    (decoded.recursive === true ? at.startsWith(root === "/" ? root : `${root}/`) : path.dirname(at) === root)
+  /** `unlinked`: not only from here. */
+  const gone = (unlinked: boolean): void => {
+    // The loss of its last name is a change of a file.
+    if (isFile && unlinked) tell("modify", root)
+    tell("remove", root)
+    over = true
+    some.openUnsafe()
+  }
+  const take = ({ from, kind, path: at }: Happening): void => {
+    if (over) return
+    if (from !== undefined) {
+      if (from === root || at === root) return gone(at === root)
+      if (root.startsWith(`${from}/`)) root = at + root.slice(from.length)
+      else if (covers(from))
+        tell(covers(at) ? "rename" : "remove", covers(at) ? at : from, covers(at) ? from : undefined)
+      else if (covers(at)) arrived(at)
+    } else if (at === root) {
+      if (kind === "modify") tell("modify", at)
+      else if (kind !== "create") gone(true)
+    } else if (covers(at)) tell(kind === "put" ? "create" : kind, at)
+  }
+  /** From elsewhere, with all that is in it. */
+  const arrived = (at: string): void => {
+    tell("create", at)
+    for (const it of disk.below(at)) if (covers(it)) arrived(it)
+  }
+
+  yield* Effect.acquireRelease(
+    Effect.sync(() => disk.watch(take)),
+    (leave) => Effect.sync(leave)
+  )
+  tell("start", root)
+  for (;;) {
+    yield* some.await
+    const lines = waiting
+    waiting = []
+    if (!over) some.closeUnsafe()
+    if (lines.length === 0) return { end: {} }
+    const text = lines.map(({ from, kind, path }) =>
+      JSON.stringify({ kind, path: encodeName(path), ...(from !== undefined && { from: encodeName(from) }) })
+    )
+    yield* send(Buffer.from(`${text.join("\n")}\n`))
+  }
+})
