@@ -1,12 +1,24 @@
 /** Every limit, hit in a real machine: what was allowed, what was observed, and a session that lives on. */
 import { assert, describe, layer } from "@effect/vitest"
+import * as Context from "effect/Context"
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Schema from "effect/Schema"
+import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { createHash } from "node:crypto"
+import { Host } from "../src/Host.ts"
+import { Image } from "../src/Image.ts"
 import type { Limits } from "../src/Limits.ts"
 import { Sandbox } from "../src/Sandbox.ts"
 import { LimitExceeded } from "../src/SandboxError.ts"
 import type { Session } from "../src/Session.ts"
+import { Template } from "../src/Template.ts"
+import type { Vm } from "../src/Vm.ts"
+import { isAlive } from "./support/processes.ts"
 
 const MiB = 1024 * 1024
 const session = (limits: Limits = {}) => Sandbox.use((sandbox) => sandbox.session({ limits }))
@@ -29,7 +41,48 @@ const meets = Effect.fnUntraced(function* (
 const limited = (error: unknown) =>
   error instanceof LimitExceeded ? error : assert.fail(`no limit was met: ${String(error)}`)
 
-layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Limits", (it) => {
+/** The VMs of the sessions, the latest last: what happens to a machine from outside happens to these. */
+class Vms extends Context.Service<Vms, Array<Vm>>()("exec-sandbox/test/Vms") {}
+const watched = Layer.effect(
+  Template,
+  Effect.gen(function* () {
+    const template = yield* Template
+    const vms = yield* Vms
+    return Template.of({
+      ...template,
+      clone: (...asked) => Effect.tap(template.clone(...asked), ({ vm }) => Effect.sync(() => vms.push(vm)))
+    })
+  })
+).pipe(Layer.provide(Template.layer))
+const here = Sandbox.layerTemplate.pipe(
+  Layer.provide(watched),
+  Layer.provide(Image.layer),
+  Layer.provide(Host.layer),
+  Layer.provideMerge(Layer.sync(Vms, () => []))
+)
+
+const decodeDisks = Schema.decodeUnknownEffect(
+  Schema.Array(
+    Schema.Struct({
+      qdev: Schema.String,
+      inserted: Schema.Struct({ "node-name": Schema.String })
+    })
+  )
+)
+
+/** Has QEMU take so many bytes for the session's disk in a second. */
+const slowDisk = Effect.fnUntraced(function* (vm: Vm, bytesPerSecond: number) {
+  const machine = vm.parts?.machine ?? assert.fail("no clone")
+  const [disks] = yield* machine.commands({ execute: "query-block" })
+  const disk = (yield* decodeDisks(disks)).find((it) => it.inserted["node-name"] === "scratch")
+  const none = { bps_rd: 0, bps_wr: 0, iops: 0, iops_rd: 0, iops_wr: 0 }
+  yield* machine.commands({
+    execute: "block_set_io_throttle",
+    arguments: { id: disk?.qdev, bps: bytesPerSecond, ...none }
+  })
+})
+
+layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Limits", (it) => {
   describe("output", () => {
     const endless = {
       python: "import sys\nwhile True: sys.stdout.write('x' * 1000)",
@@ -218,6 +271,44 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Lim
         }).pipe(Effect.scoped)
       )
     }
+
+    it.effect("that is slow holds up who writes to it, as long as he may, and nobody else", () =>
+      Effect.gen(function* () {
+        const scope = yield* Scope.make()
+        const one = yield* Scope.provide(session(), scope)
+        const vm = (yield* Vms).at(-1) ?? assert.fail("no VM")
+        yield* slowDisk(vm, 256 * 1024)
+        const code = `import os
+f = open("f", "wb")
+while True:
+    f.write(bytes(64 * 1024))
+    f.flush()
+    print("written", flush=True)
+    os.fsync(f.fileno())`
+        const error = limited(yield* Effect.flip(one.exec({ language: "python", code, limits: { timeMs: 1000 } })))
+        assert.deepStrictEqual([error.limit, error.allowed, error.receipt.stopReason], ["time", 1000, "time-limit"])
+        // It was the disk that it waited for.
+        const { size } = yield* one.files.stat("f")
+        assert.isAtLeast(size, 64 * 1024)
+        assert.isBelow(size, 2 * MiB)
+
+        // Now the disk takes next to nothing any more, and what waits for it cannot even be killed.
+        yield* slowDisk(vm, 1)
+        const begun = yield* Deferred.make<void>()
+        const stuck = yield* one.stream({ language: "python", code }).pipe(
+          Stream.runForEach(() => Deferred.succeed(begun, undefined)),
+          Effect.flip,
+          Effect.forkChild({ startImmediately: true })
+        )
+        yield* Deferred.await(begun)
+        assert.strictEqual((yield* one.exec({ language: "bash", code: "echo here" })).stdout, "here\n")
+        const began = performance.now()
+        yield* Scope.close(scope, Exit.void)
+        assert.isBelow(performance.now() - began, 5_000)
+        assert.isFalse(isAlive(vm.pid))
+        assert.strictEqual((yield* Fiber.join(stuck))._tag, "SandboxError")
+      })
+    )
 
     it.effect("is not blamed for a failure of another kind", () =>
       Effect.gen(function* () {
