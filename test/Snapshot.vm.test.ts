@@ -10,41 +10,25 @@ import * as Result from "effect/Result"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
-import { execFileSync } from "node:child_process"
+import { execFileSync, spawn } from "node:child_process"
 import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
+import * as readline from "node:readline"
+import { fileURLToPath } from "node:url"
 import * as Capacity from "../src/Capacity.ts"
-import { Host } from "../src/Host.ts"
-import { Image } from "../src/Image.ts"
-import { Pool } from "../src/Pool.ts"
 import { Sandbox, type SessionOptions } from "../src/Sandbox.ts"
 import { SandboxError } from "../src/SandboxError.ts"
 import type { Session } from "../src/Session.ts"
 import * as Copies from "../src/Snapshot.ts"
 import { Snapshot, Snapshots, StoreLimit } from "../src/Snapshot.ts"
-import { Template } from "../src/Template.ts"
 import { quickCodes, values } from "./support/generators.ts"
 import { qemus } from "./support/processes.ts"
+import { layerAt } from "./support/snapshots.ts"
 
 const home = fs.mkdtempSync(path.join(os.tmpdir(), "exec-sandbox-snapshots-"))
 const store = path.join(home, "snapshots")
 
-/** The real services, with snapshots of their own in `directory`; templates are the shared ones. */
-const layerAt = (directory: string) => {
-  const host = Layer.effect(
-    Host,
-    Effect.map(Host, (it) => Host.of({ ...it, cacheDirectory: directory }))
-  ).pipe(Layer.provide(Host.layer))
-  return Layer.fresh(Sandbox.layerOver).pipe(
-    Layer.provideMerge(Layer.fresh(Snapshots.layer).pipe(Layer.provide(host))),
-    Layer.provide(Pool.layer),
-    Layer.provideMerge(Capacity.Capacity.layer),
-    Layer.provide(Template.layer),
-    Layer.provide(Image.layer),
-    Layer.provide(Host.layer)
-  )
-}
 const here = Layer.effectDiscard(
   Effect.addFinalizer(() => Effect.sync(() => fs.rmSync(home, { recursive: true, force: true })))
 ).pipe(Layer.provideMerge(layerAt(home)))
@@ -75,6 +59,32 @@ const linkOf = (fd: string): string => {
 }
 /** The descriptors of parked machines' files. */
 const files = () => fs.readdirSync("/proc/self/fd").filter((fd) => linkOf(fd).startsWith(`${store}/.parked-`))
+/** A process that has the store as well; see `support/shareSnapshots`. */
+const another = (directory: string, from: string) =>
+  Effect.map(
+    Effect.acquireRelease(
+      Effect.sync(() =>
+        spawn(
+          process.execPath,
+          [fileURLToPath(new URL("./support/shareSnapshots.ts", import.meta.url)), directory, from],
+          {
+            stdio: ["pipe", "pipe", "inherit"]
+          }
+        )
+      ),
+      (child) => Effect.sync(() => child.kill("SIGKILL"))
+    ),
+    (child) => {
+      const lines = readline.createInterface({ input: child.stdout })[Symbol.asyncIterator]()
+      return {
+        tell: () => void child.stdin.write("on\n"),
+        says: Effect.map(
+          Effect.promise(() => lines.next()),
+          (line) => line.value
+        )
+      }
+    }
+  )
 const leftovers = (directory = store): ReadonlyArray<string> =>
   fs.existsSync(directory) ? fs.readdirSync(directory).filter((name) => /^\.(building|removed)/.test(name)) : []
 
@@ -448,6 +458,45 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Snapshot", (
           []
         )
       }).pipe(Effect.scoped)
+    )
+
+    it.effect(
+      "two processes save, load, list and remove in one store, and each sees what the other did, or nothing",
+      () =>
+        Effect.gen(function* () {
+          const store = path.join(home, "shared")
+          yield* Effect.gen(function* () {
+            const { list, remove, verify } = yield* Snapshots
+            const parent = yield* session({ limits: { memoryMiB: 128 } })
+            yield* python(parent, "x = 42")
+            yield* parent.snapshot({ name: "first" })
+            const other = yield* another(store, "first")
+            const mine = yield* session({ from: "first" })
+            assert.strictEqual(yield* python(mine, "x += 2; print(x)"), "44\n")
+            assert.strictEqual(yield* other.says, "first: 43")
+
+            // Both save under one name at once: one of them has it, and what is stored is that one's.
+            other.tell()
+            const saved = yield* Effect.match(mine.snapshot({ name: "both" }), {
+              onSuccess: () => "took it",
+              onFailure: ({ reason }) => (reason._tag === "SnapshotFailed" ? reason.kind : reason._tag)
+            })
+            const theirs = yield* other.says
+            assert.sameMembers([saved, theirs], ["took it", "exists"])
+            assert.isUndefined(yield* verify("both"))
+            const child = yield* session({ from: "both" })
+            assert.strictEqual(yield* python(child, "print(x)"), saved === "took it" ? "44\n" : "43\n")
+
+            // What is removed here is gone there, and who had started from it runs on.
+            yield* remove("first")
+            assert.strictEqual(yield* kindOf(session({ from: "first" })), "unknown")
+            other.tell()
+            assert.strictEqual(yield* other.says, "both: 43, whole")
+            assert.strictEqual(yield* python(mine, "print(x)"), "44\n")
+            yield* remove("both")
+            assert.deepStrictEqual([yield* list, leftovers(path.join(store, "snapshots"))], [[], []])
+          }).pipe(Effect.scoped, Effect.provide(layerAt(store)))
+        })
     )
 
     it.effect("a full store and a full disk say so", () =>
