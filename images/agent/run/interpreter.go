@@ -328,7 +328,9 @@ func (i *interpreter) order(s settings, code []byte, sequence int) ([]byte, erro
 	head := len(line)
 	if i.running.code < 0 {
 		if canHold(code) {
-			s.Code = code
+			if s.Code = code; code == nil {
+				s.Code = []byte{} // no code is in no file, either
+			}
 			if line = s.encode(line, i.program.Shell); len(line) <= maxLine {
 				return line, nil
 			}

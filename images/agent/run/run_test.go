@@ -253,6 +253,9 @@ func TestExecutions(t *testing.T) {
 	if got := m.run(`sleep 0.1`, "", ""); !got.started {
 		t.Errorf("the host was not told that it began: %+v", got)
 	}
+	if got := m.run("", "", ""); got.code() != 0 || got.end.State != "kept" {
+		t.Errorf("no code: got %+v", got)
+	}
 	if got := m.run(`echo $x; cat`, "in\x00put", `,"stdinBytes":6`); got.stdout != "1\nin\x00put" {
 		t.Errorf("state or stdin: got %q", got.stdout)
 	}
