@@ -32,7 +32,7 @@ import {
 } from "../SandboxError.ts"
 import { type Vm, VmLost, type VmStream } from "../Vm.ts"
 import * as ChangeReport from "./ChangeReport.ts"
-import type { Deadlines } from "./Deadlines.ts"
+import type { Deadlines, Watch } from "./Deadlines.ts"
 import { diskShare } from "./diskShare.ts"
 import * as NetworkOutcome from "./NetworkOutcome.ts"
 import * as Observe from "./Observe.ts"
@@ -103,8 +103,8 @@ export interface Attempt {
   readonly prepare: () => void
   /** It has begun; only the first time counts. */
   readonly began: Effect.Effect<void>
-  /** Until the scope closes, destroys the VM of a guest that does not enforce its limits by then; see `Deadlines`. */
-  readonly until: (deadline: number) => Effect.Effect<() => boolean, never, Scope.Scope>
+  /** Until the attempt's scope closes, destroys the VM of a guest that does not enforce its limits by then; see `Deadlines`. */
+  readonly until: (deadline: number) => Watch
   /** Fails because the VM is lost. */
   readonly lost: (error: VmLost, handedOver: boolean) => Effect.Effect<never, SandboxError>
   /** Fails because the agent refused, or ended the stream without a result. `poisoned`: the VM must not be used any more. */
@@ -180,7 +180,17 @@ export const begin = Effect.fnUntraced(function* (
     if (!left) presence.leave()
     left = true
   }
-  yield* Effect.addFinalizer(() => Effect.sync(leave))
+  /** What its scope's end does, the last first, and before all that what it says of a cancelled one. */
+  const ends = [leave]
+  let cancelled: Effect.Effect<unknown> = Effect.void
+  yield* Effect.addFinalizer(() =>
+    Effect.andThen(
+      Effect.suspend(() => cancelled),
+      Effect.sync(() => {
+        for (const end of ends.toReversed()) end()
+      })
+    )
+  )
   const wakeMs = there ? null : yield* presence.awake
   const timeMs = subject.timeMs === undefined ? allowed.timeMs : subject.timeMs
   const memoryBytes = allowed.memoryMiB * mebibyte
@@ -190,9 +200,10 @@ export const begin = Effect.fnUntraced(function* (
   let startedAt: number | undefined
   let codeSha256: string | null = null
   let over = false
-  const ports = yield* holder.ports.record
+  const ports = holder.ports.record()
+  ends.push(ports.stop)
   const network = holder.egress.watch()
-  yield* Effect.addFinalizer(() => Effect.sync(() => network?.stop()))
+  if (network !== undefined) ends.push(network.stop)
   const stdout = Output.make(allowed.outputBytes)
   const stderr = Output.make(allowed.outputBytes)
 
@@ -248,7 +259,7 @@ export const begin = Effect.fnUntraced(function* (
       },
       egress: network?.attempts() ?? null,
       egressOmitted: network?.omitted() ?? null,
-      ports: ports(),
+      ports: ports.uses(),
       filesChanged: countsOf(evidence)
     }
   }
@@ -263,7 +274,7 @@ export const begin = Effect.fnUntraced(function* (
         return holder.receipts.publish(receipt).pipe(Effect.andThen(Observe.receipt(receipt)), Effect.as(receipt))
       })
     )
-  yield* Effect.addFinalizer(() => (over ? Effect.void : publish("Cancelled", "cancelled", undefined)))
+  cancelled = Effect.suspend(() => (over ? Effect.void : publish("Cancelled", "cancelled", undefined)))
 
   const unknown = (problem: string) =>
     Effect.flatMap(publish("SandboxError", "sandbox-failure", undefined), (known) =>
@@ -318,7 +329,11 @@ export const begin = Effect.fnUntraced(function* (
   return {
     sequence,
     openedAt,
-    until: (deadline) => holder.deadlines.watch(deadline, vm.destroy),
+    until: (deadline) => {
+      const watch = holder.deadlines.watch(deadline, vm.destroy)
+      ends.push(watch.letGo)
+      return watch
+    },
     ownMemoryBytes: allowed.memoryMiB === limits.memoryMiB ? null : memoryBytes,
     timeMs,
     fileSizeBytes: diskShare(allowed.fileSizeMiB),
@@ -385,7 +400,7 @@ export const follow = Effect.fnUntraced(function* (
   emit: (event: Execution.Event) => Effect.Effect<void>,
   deadline: number
 ): Effect.fn.Return<Evidence | Reset | undefined, SandboxError, Scope.Scope> {
-  const isOverdue = yield* attempt.until(deadline)
+  const { isOverdue } = attempt.until(deadline)
   const next = Effect.catch(stream.takeAll, (error) => {
     if (Cause.isDone(error)) return Effect.void
     return attempt.lost(isOverdue() ? new VmLost({ problem: overdue, violation: false }) : error, true)

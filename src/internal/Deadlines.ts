@@ -7,11 +7,13 @@ import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 
 export interface Deadlines {
-  /**
-   * Until the scope closes, `overdue` runs once when the host's clock has passed `at`, in ms, at most `lateness` later. What it
-   * gives says whether that has happened.
-   */
-  readonly watch: (at: number, overdue: Effect.Effect<void>) => Effect.Effect<() => boolean, never, Scope.Scope>
+  /** Until it is let go, `overdue` runs once when the host's clock has passed `at`, in ms, at most `lateness` later. */
+  readonly watch: (at: number, overdue: Effect.Effect<void>) => Watch
+}
+
+export interface Watch {
+  readonly isOverdue: () => boolean
+  readonly letGo: () => void
 }
 
 /** How late a deadline may be noticed. */
@@ -31,17 +33,10 @@ export const make: Effect.Effect<Deadlines, never, Scope.Scope> = Effect.gen(fun
     }
   }).pipe(Effect.forkScoped)
   return {
-    watch: (at, overdue) =>
-      Effect.map(
-        Effect.acquireRelease(
-          Effect.sync(() => {
-            const it = { at, overdue, passed: false }
-            watched.add(it)
-            return it
-          }),
-          (it) => Effect.sync(() => watched.delete(it))
-        ),
-        (it) => () => it.passed
-      )
+    watch: (at, overdue) => {
+      const it = { at, overdue, passed: false }
+      watched.add(it)
+      return { isOverdue: () => it.passed, letGo: () => void watched.delete(it) }
+    }
   }
 })

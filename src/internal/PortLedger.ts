@@ -1,6 +1,4 @@
 /** Counts what goes through a session's ports, and says for a stretch of time what went. */
-import * as Effect from "effect/Effect"
-import type * as Scope from "effect/Scope"
 import type { PortUse } from "../Receipt.ts"
 
 /** One port that is open, with what has gone through it so far. */
@@ -10,8 +8,14 @@ export interface PortLedger {
   /** A port from now on, until `end`. */
   readonly begin: (guestPort: number, host: string | null, port: number | null) => Use
   readonly end: (use: Use) => void
-  /** Begins a stretch of time, which lasts until the scope closes; gives what has happened in it until then. */
-  readonly record: Effect.Effect<() => ReadonlyArray<PortUse>, never, Scope.Scope>
+  /** Begins a stretch of time. */
+  readonly record: () => Recording
+}
+
+/** `uses` is what has happened since it began, until `stop`. */
+export interface Recording {
+  readonly uses: () => ReadonlyArray<PortUse>
+  readonly stop: () => void
 }
 
 export const make = (): PortLedger => {
@@ -37,24 +41,23 @@ export const make = (): PortLedger => {
       if (recording > 0) ended.add(use)
       else uses.delete(use)
     },
-    record: Effect.acquireRelease(
-      Effect.sync(() => {
-        recording++
-        const before = new Map([...uses].filter((use) => !ended.has(use)).map((use) => [use, { ...use }]))
-        const already = new Set(ended)
-        return () =>
+    record: () => {
+      recording++
+      const before = new Map([...uses].filter((use) => !ended.has(use)).map((use) => [use, { ...use }]))
+      const already = new Set(ended)
+      return {
+        uses: () =>
           [...uses]
             .filter((use) => !already.has(use))
             .map((use) => since(use, before.get(use)))
             // Without a port on the host there is nothing to tell but what went through.
-            .filter((use) => use.port !== null || use.connections + use.bytesIn + use.bytesOut > 0)
-      }),
-      () =>
-        Effect.sync(() => {
+            .filter((use) => use.port !== null || use.connections + use.bytesIn + use.bytesOut > 0),
+        stop: () => {
           if (--recording > 0) return
           for (const use of ended) uses.delete(use)
           ended.clear()
-        })
-    )
+        }
+      }
+    }
   }
 }
