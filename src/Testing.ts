@@ -11,7 +11,8 @@
  * then; `files.watch` and reports of changed files know what `session.files` and `Task.files` have changed. A server of a task
  * is reached as one in a guest is, by `session.http` and by `ports.expose`, which opens a real port of the host.
  *
- * What it does not do: run code; refuse a file to anybody, or limit memory and disk, by itself (script them).
+ * What it does not do: run code; refuse a file to anybody, or limit memory and disk, by itself (script them); carry anything to
+ * beyond the VM (`Task.connect` says only whether a connection is had), so that no secret is put into anything.
  *
  * @example
  * ```ts
@@ -85,6 +86,7 @@ export const tcp: (handler: TcpHandler) => Server = FakePorts.tcp
  * - `env`: of the session and of this task together. `cwd`: absolute. `user`: `user` or `root`.
  * - `stdin`, `stdinText`: what it reads; for a process it ends when the caller ends it. Read one of them, once.
  * - `terminal`: its terminal's size now, `null` without one.
+ * - `trap`: is told each signal that a process is sent, but SIGKILL; with `true` it has heeded it, and goes on.
  * - `stdout`, `stderr`: write while it runs; they wait while the caller does not read. What an execution writes after its end
  *   comes out of `session.output`.
  * - `background`: goes on after the task's end, until the VM's or its interpreter's.
@@ -107,6 +109,7 @@ export interface Task {
   readonly cwd: string
   readonly user: "user" | "root"
   readonly terminal: () => Size | null
+  readonly trap: (handler: (signal: string) => boolean) => void
   readonly stdin: Stream.Stream<Uint8Array>
   readonly stdinText: Effect.Effect<string>
   readonly stdout: (text: string | Uint8Array) => Effect.Effect<void>

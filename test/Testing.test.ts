@@ -11,7 +11,11 @@ import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
 import { once } from "node:events"
+import * as fs from "node:fs"
 import * as net from "node:net"
+import { tmpdir } from "node:os"
+import * as path from "node:path"
+import type { FileFailure } from "../src/Files.ts"
 import * as NetworkPolicy from "../src/NetworkPolicy.ts"
 import * as Packages from "../src/Packages.ts"
 import * as Receipts from "../src/Receipts.ts"
@@ -427,6 +431,83 @@ describe("Testing", () => {
         assert.isTrue(interrupted)
       }).pipe(kit({ script }))
     })
+  )
+
+  it.effect("files are refused for what they are, as a guest's kernel would", () =>
+    Effect.gen(function* () {
+      const { files } = yield* Sandbox.use((it) => it.session())
+      const host = fs.mkdtempSync(path.join(tmpdir(), "exec-sandbox-kit-"))
+      yield* Effect.addFinalizer(() => Effect.sync(() => fs.rmSync(host, { recursive: true, force: true })))
+      const odd = "a\udcff"
+      fs.mkdirSync(path.join(host, "t/d"), { recursive: true })
+      for (const [at, to] of [
+        ["loop", "pool"],
+        ["pool", "loop"],
+        ["up", "../t/d"],
+        ["new", "d/made"]
+      ] as const) {
+        fs.symlinkSync(to, path.join(host, "t", at))
+      }
+      fs.writeFileSync(Buffer.concat([Buffer.from(`${host}/t/d/a`), Buffer.from([255])]), "odd")
+      yield* files.copyIn(path.join(host, "t"), "t")
+      assert.strictEqual(yield* files.readText(`t/up/${odd}`), "odd")
+      assert.deepStrictEqual(
+        (yield* files.list("t/d")).map(({ name }) => name),
+        [odd]
+      )
+      // A write follows a link to where nothing is yet; what is removed and renamed is the link itself.
+      yield* files.write("t/new", "1")
+      assert.strictEqual(yield* files.readText("t/d/made"), "1")
+      yield* files.rename("t/new", "t/link")
+      yield* files.remove("t/link")
+      assert.isTrue(yield* files.exists("t/d/made"))
+      yield* files.makeDirectory("empty")
+      const refusals = {
+        Loop: [files.read("t/loop"), files.write("t/loop/x", "")],
+        NameTooLong: [files.read("n".repeat(256))],
+        IsADirectory: [files.read("t"), files.write("t/up", ""), files.rename("t/d/made", "empty")],
+        NotADirectory: [files.list("t/d/made"), files.read("t/d/made/x"), files.rename("empty", "t/d/made")],
+        NotEmpty: [files.rename("empty", "t/d"), files.remove("t/d")],
+        AlreadyExists: [files.makeDirectory("t/up"), files.makeDirectory("t/d/made", { createParents: true })],
+        NotFound: [files.write("no/x", ""), files.rename("no", "yes"), files.stat("t/nothing")],
+        Io: [files.rename("t", "t/d/t")]
+      } as const
+      for (const [expected, calls] of Object.entries(refusals)) {
+        for (const call of calls) {
+          const error = yield* Effect.flip(Effect.asVoid<unknown, FileFailure, never>(call))
+          assert.strictEqual(error.reason._tag, expected, error.message)
+        }
+      }
+      yield* files.copyOut("t/d", path.join(host, "out"))
+      assert.deepStrictEqual(
+        fs.readdirSync(Buffer.from(path.join(host, "out")), "buffer").map((name) => name.toString("latin1")),
+        ["a\u00ff", "made"]
+      )
+    }).pipe(kit({}))
+  )
+
+  it.effect("a watch that nobody reads says that it lost something", () =>
+    Effect.gen(function* () {
+      const session = yield* Sandbox.use((it) => it.session())
+      const [started, go] = [yield* Deferred.make<void>(), yield* Deferred.make<void>()]
+      const watching = yield* session.files.watch("/tmp").pipe(
+        Stream.tap(() => Effect.andThen(Deferred.succeed(started, undefined), Deferred.await(go))),
+        Stream.takeUntil(({ kind }) => kind === "overflow"),
+        Stream.runCount,
+        Effect.forkChild({ startImmediately: true })
+      )
+      yield* Deferred.await(started)
+      yield* session.exec(python("write"))
+      yield* Deferred.succeed(go, undefined)
+      assert.isAbove(yield* Fiber.join(watching), 16_000)
+    }).pipe(
+      kit({
+        script: ({ files }) => {
+          for (let n = 0; n < 18_000; n++) files.write(`/tmp/${"f".repeat(200)}`, "")
+          return Testing.ends()
+        }
+      })
+    )
   )
 
   it.effect("connects are judged by the session's policy, written down, and reach nothing but the test's world", () =>

@@ -41,7 +41,7 @@ const parse = (payload: Buffer): unknown => {
 const onNote = (it: FakeStreams.Serving, note: unknown): void => {
   const signal = Option.getOrUndefined(decodeSignal(note))
   const name = signal?.signal ?? "SIGKILL"
-  if (signal !== undefined && !FakeTasks.harmless.has(name)) Deferred.doneUnsafe(it.killed, Effect.succeed(name))
+  if (signal !== undefined && !it.heeds(name)) Deferred.doneUnsafe(it.killed, Effect.succeed(name))
   const size = Option.getOrUndefined(decodeResize(note))
   if (size !== undefined && it.terminal !== null) it.terminal = { cols: size.cols, rows: size.rows }
 }

@@ -10,6 +10,18 @@ export const languages = ["python", "javascript", "typescript", "bash"] as const
 
 export const Environment = Schema.Record(Schema.String, Schema.String)
 
+/** Those of which a program that does not ask for them does not end. */
+const harmless: ReadonlySet<string> = new Set([
+  "SIGCHLD",
+  "SIGCONT",
+  "SIGURG",
+  "SIGWINCH",
+  "SIGSTOP",
+  "SIGTSTP",
+  "SIGTTIN",
+  "SIGTTOU"
+])
+
 /** What the kit reads of an OPEN. */
 export const decodeOpen = Schema.decodeUnknownOption(
   Schema.Struct({
@@ -44,6 +56,8 @@ export interface Serving {
   feed: (bytes: Uint8Array | null) => void
   /** Ends it with this signal. */
   readonly killed: Deferred.Deferred<string>
+  /** Whether it heeds a signal, and goes on. */
+  heeds: (signal: string) => boolean
   /** Its terminal's size now. */
   terminal: Size | null
   credit: number
@@ -65,6 +79,7 @@ export const serving = (id: number, open: Serving["open"], request: unknown): Se
     early,
     feed: (bytes) => void early.push(bytes),
     killed: Deferred.makeUnsafe(),
+    heeds: (signal) => harmless.has(signal),
     terminal: open.pty ?? null,
     credit: initialCredit,
     written: 0,

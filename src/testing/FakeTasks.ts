@@ -23,18 +23,6 @@ const laneOf = (language: string): string => (language === "typescript" ? "javas
 
 const signalNumber = (name: string): number => (constants.signals as { readonly [name: string]: number })[name] ?? 9
 
-/** Those of which a program that does not ask for them does not end. */
-export const harmless: ReadonlySet<string> = new Set([
-  "SIGCHLD",
-  "SIGCONT",
-  "SIGURG",
-  "SIGWINCH",
-  "SIGSTOP",
-  "SIGTSTP",
-  "SIGTTIN",
-  "SIGTTOU"
-])
-
 /** What every ending has that says nothing else. */
 const plain: Required<Omit<Ending, "serves">> = {
   stdout: "",
@@ -124,6 +112,10 @@ export const make = (around: Around): FakeTasks => {
     cwd: it.open.cwd ?? "/home/user",
     user: it.open.user === "root" ? "root" : "user",
     terminal: () => it.terminal,
+    trap: (handler) => {
+      const { heeds } = it
+      it.heeds = (signal) => (signal !== "SIGKILL" && handler(signal)) || heeds(signal)
+    },
     stdin,
     stdinText: Stream.mkString(Stream.decodeText(stdin)),
     stdout: (text) => streams.output(it, Sub.stdout, text),

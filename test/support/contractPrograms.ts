@@ -1,4 +1,5 @@
 /** The programs of the contract: what real VMs run, and what the kit's script says that a real guest's agent sees of them. */
+import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import type { Request } from "../../src/Execution.ts"
@@ -52,7 +53,8 @@ def later():
     while not os.path.exists("later"): time.sleep(0.01)
     print("late", flush=True)
 threading.Thread(target=later).start()`,
-  size: "read line; stty size"
+  size: "read line; stty size",
+  trap: "trap 'echo heard; exit 7' TERM; echo ready; sleep 1000 & wait"
 } as const
 
 /** The same programs for the kit. */
@@ -63,6 +65,15 @@ export const script: Testing.Script = (task) => {
         yield* Stream.runHead(task.stdin)
         const { cols = 0, rows = 0 } = task.terminal() ?? {}
         return Testing.prints(`${rows} ${cols}\r\n`)
+      })
+    }
+    if (task.code === programs.trap) {
+      return Effect.gen(function* () {
+        const heard = yield* Deferred.make<void>()
+        task.trap((signal) => signal === "SIGTERM" && Deferred.doneUnsafe(heard, Effect.void))
+        yield* task.stdout("ready\n")
+        yield* Deferred.await(heard)
+        return Testing.exits(7, { stdout: "heard\n" })
       })
     }
     switch (task.argv[0]) {

@@ -236,4 +236,21 @@ export const contractSession = (it: Vitest.MethodsNonLive<Shared>): void => {
       assert.strictEqual((yield* process.exit).exitCode, 0)
     }).pipe(Effect.scoped)
   )
+
+  it.effect("a program heeds the signal that it waits for, and none that means nothing to it", () =>
+    Effect.gen(function* () {
+      const it = yield* Shared
+      const process = yield* it.spawn(programs.trap)
+      const said = yield* process.stdout.pipe(
+        Stream.decodeText(),
+        Stream.tap((text) =>
+          text.includes("ready") ? Effect.andThen(process.signal("SIGCONT"), process.signal("SIGTERM")) : Effect.void
+        ),
+        Stream.mkString
+      )
+      assert.strictEqual(said, "ready\nheard\n")
+      const exit = yield* process.exit
+      assert.deepStrictEqual([exit.exitCode, exit.signal], [7, null])
+    }).pipe(Effect.scoped)
+  )
 }
