@@ -9,7 +9,7 @@ import type { Secrets } from "../Secrets.ts"
 import { Leave } from "./ending.ts"
 
 /** A secret as it is asked for; `from` is a variable of this process, or a file when there is a slash in it. */
-interface Wanted {
+export interface Wanted {
   readonly name: string
   readonly from: string
   readonly hosts: ReadonlyArray<string>
