@@ -329,9 +329,15 @@ static bool is_null(int fd) {
   return fstat(fd, &status) == 0 && status.st_rdev == makedev(1, 3);
 }
 
+/* As it was opened: children may have made it one that does not block (Node does). */
+static bool is_plain(int fd) { return (fcntl(fd, F_GETFL) & (O_ACCMODE | O_NONBLOCK | O_APPEND)) == O_WRONLY; }
+
 /* Whether descriptors 0, 1 and 2 are an execution's already, because the last one had the same place. */
 static bool are_there(const char *directory) {
-  return place[0] && strcmp(place, directory) == 0 && is_null(0) && is_pipe(1, now, 0) && is_pipe(2, now, 1);
+  if (!place[0] || strcmp(place, directory) != 0 || !is_null(0)) return false;
+  for (int i = 0; i < 2; i++)
+    if (!is_pipe(1 + i, now, i) || !is_plain(1 + i)) return false;
+  return true;
 }
 
 /* enter(DIR/SLOT, whether there is input): descriptors 0, 1 and 2 become an execution's */

@@ -47,6 +47,12 @@ print(sys.stdout.name, sys.stdout.encoding, sys.stdin.name, sys.stderr.name, sys
           out,
           "True __main__ False [''] 0 True\n[0, 1, 2] 4\n1 MainThread True\n[] [] None 1000\n<stdout> utf-8 <stdin> <stderr> 1\n"
         )
+        // What an execution or a child of it makes of its pipes is not the next one's.
+        yield* exec("python", "import os, subprocess\nos.set_blocking(1, False); subprocess.run(['node', '-e', '1'])")
+        assert.strictEqual(
+          yield* stdout(exec("python", "print(os.get_blocking(1), os.get_blocking(2))")),
+          "True True\n"
+        )
       }).pipe(Effect.scoped)
     )
 
