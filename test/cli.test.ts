@@ -476,9 +476,44 @@ describe.concurrent("the command line", { timeout: 30_000 }, () => {
     assert.notInclude(done.stdout, "--completions")
   })
 
-  it("completions bash is bash", async () => {
-    const done = await runCli(["completions", "bash"])
-    execFileSync("bash", ["-n"], { input: done.stdout })
+  it("bash completes a command line by them", async () => {
+    const { stdout: script } = await runCli(["completions", "bash"])
+    writeFileSync(join(scratch, "code.py"), "")
+    /** What bash offers for the last of these words. */
+    const offered = (...words: ReadonlyArray<string>): ReadonlyArray<string> => {
+      const line = ["exec-sandbox", ...words]
+      const program = `${script}
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_LINE="$*" COMP_POINT=\${#COMP_LINE}
+pattern='-F ([^ ]+)'
+[[ $(complete -p exec-sandbox) =~ $pattern ]] && "\${BASH_REMATCH[1]}" exec-sandbox "\${@: -1}" "\${@: -2:1}"
+printf '%s\\n' "\${COMPREPLY[@]}"`
+      const options = { cwd: scratch, encoding: "utf8" } as const
+      return execFileSync("bash", ["--norc", "-c", program, "bash", ...line], options)
+        .trim()
+        .split("\n")
+    }
+    assert.deepStrictEqual(offered("ru"), ["run"])
+    assert.deepStrictEqual(offered("run", "--se"), ["--secret"])
+    assert.deepStrictEqual(offered("run", "--secret", "A@a.example", "--se"), ["--secret"])
+    assert.deepStrictEqual(offered("run", "--secret", ""), [""])
+    assert.deepStrictEqual(offered("shell", "--secret", "A@a.example", "--secret", "B@b.example", "--se"), ["--secret"])
+    assert.deepStrictEqual(offered("run", "--json", "--js"), [""])
+    assert.deepStrictEqual(offered("run", "--network", "p"), ["packages"])
+    assert.deepStrictEqual(offered("run", "-f", "co"), ["code.py"])
+    assert.deepStrictEqual(offered("run", "--upload", "co"), ["code.py"])
+    const all = offered("run", "-e", "A=1", "-")
+    for (const flag of ["-e", "--env", "--allow", "--secret", "--expose", "--package", "--upload", "--download"]) {
+      assert.include(all, flag)
+    }
+  })
+
+  it.each([
+    ["zsh", "'*--secret[", "'(--secret)"],
+    ["fish", "-n '__fish_seen_subcommand_from run' -l secret", "contains_opt secret"]
+  ] as const)("%s completes a flag again that may be repeated", async (shell, again, once) => {
+    const { stdout } = await runCli(["completions", shell])
+    assert.include(stdout, again)
+    assert.notInclude(stdout, once)
   })
 
   it("leaves without a word when nobody reads, as SIGPIPE would", async () => {

@@ -6,14 +6,35 @@ import { print } from "../output.ts"
 
 const name = "exec-sandbox"
 
-/** `-f` is read as text, because `-` is no path; a shell should complete it as a file all the same. */
+/** Flags that are read as text and begin with a path: `-f` may be `-`, and `--upload` has more behind its path. */
+const paths: { readonly [flag: string]: "file" | "either" } = { file: "file", upload: "either" }
+
+/** A shell should complete them as paths all the same. */
 const withFiles = (command: Completions.CommandDescriptor): Completions.CommandDescriptor => ({
   ...command,
-  flags: command.flags.map((flag) =>
-    flag.name === "file" ? { ...flag, type: { _tag: "Path", pathType: "file" } } : flag
-  ),
+  flags: command.flags.map((flag) => {
+    const pathType = paths[flag.name]
+    return pathType === undefined ? flag : { ...flag, type: { _tag: "Path", pathType } }
+  }),
   subcommands: command.subcommands.map(withFiles)
 })
+
+/** The flags that may be given again, which their descriptions say. */
+const repeatable = ({ flags, subcommands }: Completions.CommandDescriptor): ReadonlyArray<string> => [
+  ...flags.filter(({ description }) => description?.endsWith("may be repeated")).map(({ name }) => name),
+  ...subcommands.flatMap(repeatable)
+]
+
+/** Effect's scripts offer each flag once; takes the conditions for that away from some. */
+const again = (script: string, flags: ReadonlyArray<string>): string => {
+  const name = `(?:${[...new Set(flags)].join("|")})`
+  const contains = `not __fish_contains_opt(?: -s \\w)? ${name}`
+  return script
+    .replace(new RegExp(`\\[\\[ -n "\\$_used_\\d+" \\]\\] \\|\\| (_filtered_flags\\+=" --${name}[ "])`, "g"), "$1")
+    .replace(new RegExp(`'\\(--${name}(?: -\\w)?\\)-`, "g"), "'*-")
+    .replace(new RegExp(`; and begin; ${contains}; or [^']*? end'`, "g"), "'")
+    .replace(new RegExp(`; and ${contains}'`, "g"), "'")
+}
 
 /** The command that knows the whole command line, which `root` gives. */
 export const completions = (root: () => Command.Command.Any) =>
@@ -25,7 +46,8 @@ export const completions = (root: () => Command.Command.Any) =>
       )
     },
     ({ shell }) => {
-      const script = Completions.generate(name, shell, withFiles(Completions.fromCommand(root())))
+      const command = withFiles(Completions.fromCommand(root()))
+      const script = again(Completions.generate(name, shell, command), repeatable(command))
       // The script's own comment tells of Effect's flag, in whose place this command stands.
       return print(script.replaceAll(`${name} --completions`, `${name} completions`))
     }

@@ -134,7 +134,7 @@ export const run = Command.make(
   Command.withDescription(
     "Run code in a VM of its own. " +
       "The exit code is the program's own; 124: time limit, 125: the sandbox failed, 126: permission denied, " +
-      "127: unsupported command, 137: memory limit, 2: usage."
+      "127: unsupported command, 137: memory limit, 128+n: signal n, 2: usage."
   ),
   Command.withShortDescription("Run code in a VM of its own"),
   Command.withExamples([
