@@ -21,19 +21,9 @@ trap 'kill "$watcher" 2>/dev/null || true' EXIT
 
 say() { printf 'step: %s\n' "$*"; }
 
-# Where Debian is fetched from: EXEC_SANDBOX_DEBIAN_MIRROR, else what this host's apt uses, else mmdebstrap's own default
-# (nothing is printed then). One sources.list line a suite.
+# Where Debian is fetched from, when that was said; otherwise it is mmdebstrap's own default. One sources.list line a suite.
 sources() {
-  local suite=$1 keyring=$2 main security
-  main=${EXEC_SANDBOX_DEBIAN_MIRROR:-}
-  security=${EXEC_SANDBOX_DEBIAN_SECURITY_MIRROR:-}
-  if [ -z "$main" ]; then
-    local targets
-    targets=$(apt-get indextargets --format '$(REPO_URI) $(ORIGIN)' 'Created-By: Packages' 2>/dev/null || true)
-    main=$(awk '$1 ~ /\/debian\/?$/ && ($2 == "Debian" || $2 ~ /^\$/) { print $1; exit }' <<<"$targets")
-    [ -n "$security" ] ||
-      security=$(awk '$1 ~ /\/debian-security\/?$/ && ($2 == "Debian" || $2 ~ /^\$/) { print $1; exit }' <<<"$targets")
-  fi
+  local suite=$1 keyring=$2 main=${EXEC_SANDBOX_DEBIAN_MIRROR:-} security=${EXEC_SANDBOX_DEBIAN_SECURITY_MIRROR:-}
   [ -n "$main" ] || return 0
   echo "deb [signed-by=$keyring] $main $suite main"
   echo "deb [signed-by=$keyring] $main $suite-updates main"
@@ -42,16 +32,15 @@ sources() {
 
 # extract ARCH SUITE PACKAGES ROOT [HOOK]: unpacks packages and what they depend on, running nothing of them.
 extract() {
-  local arch=$1 suite=$2 include=$3 root=$4 hook=${5:-true} keyring list key value
+  local arch=$1 suite=$2 include=$3 root=$4 hook=${5:-true} keyring list
   local -a options=()
   for keyring in /usr/share/keyrings/debian-archive-keyring.{pgp,gpg}; do
     [ ! -e "$keyring" ] || break
   done
   list=$(sources "$suite" "$keyring")
-  for key in Acquire::http::Proxy Acquire::https::Proxy; do
-    value=$(apt-config dump --format '%v' "$key" 2>/dev/null || true)
-    [ -z "$value" ] || options+=(--aptopt="$key \"$value\"")
-  done
+  [ -z "${EXEC_SANDBOX_DEBIAN_PROXY:-}" ] || options+=(--aptopt="Acquire::http::Proxy \"$EXEC_SANDBOX_DEBIAN_PROXY\"")
+  [ -z "${EXEC_SANDBOX_DEBIAN_HTTPS_PROXY:-}" ] ||
+    options+=(--aptopt="Acquire::https::Proxy \"$EXEC_SANDBOX_DEBIAN_HTTPS_PROXY\"")
   mmdebstrap --quiet --variant=extract --mode=root --format=directory --architectures="$arch" --include="$include" \
     --keyring="$keyring" --aptopt='APT::Sandbox::User "root"' --aptopt='Acquire::Retries "3"' \
     --aptopt='Acquire::http::Timeout "30"' "${options[@]}" --extract-hook="$hook" \
@@ -60,7 +49,53 @@ extract() {
 
 # Packages that others depend on and nobody here needs: git wants them for subcommands that mail or convert histories.
 # perl-base stays, so perl itself runs.
-unwanted=' perl perl-modules-5.40 libperl5.40 liberror-perl libgdbm6t64 libgdbm-compat4t64 debconf init-system-helpers media-types '
+unwanted=' perl perl-modules-5.40 libperl5.40 liberror-perl libgdbm6t64 libgdbm-compat4t64 debconf media-types '
+
+# remember DEB ROOT: tells dpkg that a package, unpacked in ROOT, is installed, so that apt can add others to it. What the
+# package's scripts would have done is done here or not needed, and a dependency on what is unwanted is left out.
+remember() {
+  local deb=$1 root=$2 database=$2/var/lib/dpkg control label part
+  control=$(mktemp -d)
+  dpkg-deb -e "$deb" "$control"
+  label=$(awk -F ': ' '/^[^ ]/ { of[$1] = $2 } END { print of["Package"] (of["Multi-Arch"] == "same" ? ":" of["Architecture"] : "") }' \
+    "$control/control")
+  for part in conffiles config md5sums postinst postrm preinst prerm templates triggers; do
+    [ ! -e "$control/$part" ] || cp "$control/$part" "$database/info/$label.$part"
+  done
+  dpkg-deb --fsys-tarfile "$deb" | tar -t | sed 's,^\.,,; s,/$,,; s,^$,/.,' >"$database/info/$label.list"
+  awk -v unwanted="$unwanted" '
+    NR == 2 { print "Status: install ok installed" }
+    /^(Pre-)?Depends: / {
+      field = $1
+      sub(/^[^ ]* /, "")
+      count = split($0, all, /, */)
+      kept = ""
+      for (n = 1; n <= count; n++) {
+        match(all[n], /^[^ :]+/)
+        if (!index(unwanted, " " substr(all[n], 1, RLENGTH) " ")) kept = kept (kept == "" ? "" : ", ") all[n]
+      }
+      if (kept != "") print field, kept
+      next
+    }
+    { print }
+  ' "$control/control" >>"$database/status"
+  if [ -e "$control/conffiles" ]; then
+    echo Conffiles:
+    grep ^/ "$control/conffiles" | while read -r part; do
+      printf ' %s %s\n' "$part" "$(md5sum <"$root$part" | cut -d' ' -f1)"
+    done
+  fi >>"$database/status"
+  echo >>"$database/status"
+  # Who wants to know when a file of some path is installed, or a package that says so.
+  [ ! -e "$control/triggers" ] || awk -v label="$label" -v triggers="$database/triggers" '
+    $1 ~ /^interest/ {
+      who = label ($1 ~ /-noawait$/ ? "/noawait" : "")
+      if ($2 ~ /^\//) print $2, who >>(triggers "/File")
+      else print who >>(triggers "/" $2)
+    }
+  ' "$control/triggers"
+  rm -rf "$control"
+}
 
 # Runs while the downloaded packages are still there: notes what they are, drops the unwanted ones, and fetches the kernel's
 # package (which is not among the others because it depends on what builds an initramfs).
@@ -68,6 +103,8 @@ record() {
   local root=$1 out=$2 arch=$3 kernel deb name version
   export APT_CONFIG=$MMDEBSTRAP_APT_CONFIG
   cd "$out"
+  # Without this file dpkg takes the database for one from before there were triggers, and has every trigger of it pending.
+  : >"$root/var/lib/dpkg/triggers/Unincorp"
   kernel=$(apt-cache show --no-all-versions "linux-image-cloud-$arch" | sed -n 's/^Depends: \([^ ,]*\).*/\1/p')
   apt-get -qq download "$kernel"
   for deb in "$root"/var/cache/apt/archives/*.deb "$out"/linux-image-*.deb; do
@@ -75,6 +112,7 @@ record() {
     if [[ $unwanted == *" $name "* ]]; then
       dpkg-deb --fsys-tarfile "$deb" | tar -t | grep -v '/$' | (cd "$root" && xargs -d '\n' rm -f)
     else
+      [[ $name == linux-image-* ]] || remember "$deb" "$root"
       printf '%s\t%s\t%s\n' "$name" "${version//%3a/:}" "$(sha256sum <"$deb" | cut -d' ' -f1)"
     fi
   done | sort >packages.tsv
@@ -83,9 +121,9 @@ record() {
 
 # What maintainer scripts would have done, as far as it matters in a machine that lives for minutes.
 configure() {
-  local root=$1 file
+  local root=$1 file path
   cd "$root"
-  rm -rf dev/* boot var/cache/* var/lib/apt var/log/* etc/apt usr/lib/systemd etc/systemd usr/lib/udev etc/init.d etc/rc?.d \
+  rm -rf dev/* boot var/cache/* var/lib/apt var/log/* etc/apt/{sources.list,apt.conf.d/*} usr/lib/systemd etc/systemd usr/lib/udev etc/init.d etc/rc?.d \
     etc/cron.* etc/logrotate.d usr/share/{man,info,locale,lintian,bug,bash-completion,zsh,pixmaps,applications,menu} \
     usr/share/doc-base usr/share/gcc usr/share/gdb var/lib/git tmp/*
   # Git's servers and mailers.
@@ -95,7 +133,7 @@ configure() {
   find usr/share/doc -type f ! -name copyright -delete
   find usr/share/doc -depth -type d -empty -delete
   find usr/lib/python3* usr/share/python3 -depth -type d \( -name __pycache__ -o -name test -o -name tests \) -exec rm -rf {} +
-  mkdir -p boot proc sys dev run mnt tmp var/tmp home/user root var/cache var/log var/lib usr/local/{bin,lib,share} etc/ssl/certs
+  mkdir -p boot proc sys dev run mnt tmp var/tmp home/user root var/log var/lib/apt/lists var/cache/apt/archives usr/local/{bin,lib,share} etc/ssl/certs
   chmod 1777 tmp var/tmp
 
   cp usr/share/base-passwd/passwd.master etc/passwd
@@ -130,10 +168,19 @@ configure() {
   ln -sfn which.debianutils usr/bin/which
   ln -sfn less usr/bin/pager
   ln -sfn python3 usr/bin/python
+  find usr/share/ca-certificates -name '*.crt' -printf '%P\n' | sort >etc/ca-certificates.conf
   find usr/share/ca-certificates -name '*.crt' -print0 | sort -z | xargs -0 cat >etc/ssl/certs/ca-certificates.crt
   [ -e usr/lib/ssl/cert.pem ] || [ -L usr/lib/ssl/cert.pem ] || ln -s /etc/ssl/certs/ca-certificates.crt usr/lib/ssl/cert.pem
   # `pip install` works without asking: there is no distribution's Python to protect in a throw-away machine.
   rm -f usr/lib/python3.*/EXTERNALLY-MANAGED
+
+  # dpkg knows of the files that are left.
+  for file in var/lib/dpkg/info/*.list; do
+    while read -r path; do
+      [ ! -e ".$path" ] && [ ! -L ".$path" ] || printf '%s\n' "$path"
+    done <"$file" >"$file.new"
+    mv "$file.new" "$file"
+  done
 
   find . -xdev -perm /6000 ! -type l -exec chmod ug-s {} +
   # Only root may chroot; without the cache the loader looks in its built-in directories, which are the right ones.

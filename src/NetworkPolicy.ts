@@ -77,7 +77,8 @@ export type Ask = (question: Question) => Effect.Effect<Answer>
 const Ask = Schema.declare((value): value is Ask => typeof value === "function", { expected: "a function" })
 
 /**
- * Whose packages: `python` (pip and uv) or `javascript` (npm).
+ * Whose registries: `python` (pip and uv) or `javascript` (npm). Debian's mirrors are none of them: what a session's own
+ * programs run as could not install from there.
  *
  * @since 0.1.0
  * @category models

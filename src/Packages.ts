@@ -7,13 +7,21 @@
 import * as Context from "effect/Context"
 import * as Schema from "effect/Schema"
 import { exactProblem, floatingProblem, parse, type Parsed } from "./internal/PackageSpec.ts"
-import { Ecosystem } from "./NetworkPolicy.ts"
 import { popular as popularNames } from "./internal/popularPackages.ts"
 
-export {
-  /** Where packages come from: `python` is pip's index, `javascript` npm's registry. @since 0.1.0 @category models */
-  Ecosystem
-}
+/**
+ * Where packages come from: `python` is pip's index, `javascript` npm's registry, `debian` the mirror of Debian that this host's
+ * apt uses.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const Ecosystem = Schema.Literals(["python", "javascript", "debian"])
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type Ecosystem = typeof Ecosystem.Type
 
 const mostSpecs = 100
 
@@ -36,10 +44,11 @@ const moduleNames = Schema.Array(
  *
  * - `python`: `name==version`, extras allowed (`"uvicorn[standard]==0.34.0"`). Only wheels are installed: nothing is built.
  * - `javascript`: `name@version`, scopes allowed (`"@types/node@24.0.0"`). No package's scripts are run.
- * - `debian` cannot be had, and says so: the image is made of Debian packages, but has neither apt nor dpkg, because none of
- *   their scripts were run.
- * - `floating`: also allows specs without an exact version (`"pandas"`, `"pandas>=2,<3"`, `"lodash@^4"`). They mean what the
- *   registry had when the template was made, until it is pruned.
+ * - `debian`: `name=version`, as apt writes it (`"graphviz=2.42.4-3"`), of the image's own release of Debian. What is only
+ *   recommended does not come with it, nor do manuals and translations. The packages' scripts run as root, without a network;
+ *   no service is started, and no program keeps a setuid or setgid bit.
+ * - `floating`: also allows specs without an exact version (`"pandas"`, `"pandas>=2,<3"`, `"lodash@^4"`, `"graphviz"`). They
+ *   mean what the registry had when the template was made, until it is pruned.
  * - `imports`: modules that are imported before the template is sealed, so that they are there at once later; what cannot be
  *   imported is an error. Absent: those of the packages asked for, as far as they can be imported. Empty: none.
  *
@@ -51,20 +60,15 @@ const moduleNames = Schema.Array(
 export const Packages = Schema.Struct({
   python: Schema.optionalKey(specs),
   javascript: Schema.optionalKey(specs),
-  debian: Schema.optionalKey(
-    Schema.Never.annotate({
-      message:
-        "Debian packages cannot be added: the image has neither apt nor dpkg; images/packages.txt says what is in it"
-    })
-  ),
+  debian: Schema.optionalKey(specs),
   floating: Schema.optionalKey(Schema.Boolean),
   imports: Schema.optionalKey(
     Schema.Struct({ python: Schema.optionalKey(moduleNames), javascript: Schema.optionalKey(moduleNames) })
   )
 }).check(
-  Schema.makeFilter(({ floating, javascript = [], python = [] }) => {
+  Schema.makeFilter(({ debian = [], floating, javascript = [], python = [] }) => {
     const problem = floating === true ? floatingProblem : exactProblem
-    return problem("python", python) ?? problem("javascript", javascript) ?? true
+    return problem("python", python) ?? problem("javascript", javascript) ?? problem("debian", debian) ?? true
   })
 )
 /**
@@ -102,6 +106,7 @@ export type PackagePolicy =
       readonly name: string
       readonly python: ReadonlyArray<string>
       readonly javascript: ReadonlyArray<string>
+      readonly debian: ReadonlyArray<string>
     }
   | { readonly _tag: "Predicate"; readonly name: string; readonly allow: (wanted: Wanted) => boolean }
 
@@ -112,7 +117,14 @@ export const all: PackagePolicy = { _tag: "All" }
 export const only = (names: {
   readonly python?: ReadonlyArray<string>
   readonly javascript?: ReadonlyArray<string>
-}): PackagePolicy => ({ _tag: "List", name: "list", python: names.python ?? [], javascript: names.javascript ?? [] })
+  readonly debian?: ReadonlyArray<string>
+}): PackagePolicy => ({
+  _tag: "List",
+  name: "list",
+  python: names.python ?? [],
+  javascript: names.javascript ?? [],
+  debian: names.debian ?? []
+})
 
 /** Only packages for which `allow` is true. @since 0.1.0 @category policies */
 export const when = (allow: (wanted: Wanted) => boolean): PackagePolicy => ({
@@ -189,7 +201,7 @@ export class PackageError extends Schema.TaggedError<PackageError>()("PackageErr
 
 /**
  * One package of a template: the `version` that was installed, and the hash by which its ecosystem knows the file (`sha256=…`
- * of a wheel, npm's `sha512-…`), `null` where the tool did not tell.
+ * of a wheel or a Debian package, npm's `sha512-…`), `null` where the tool did not tell.
  *
  * @since 0.1.0
  * @category models

@@ -192,7 +192,7 @@ export class TemplateUnusable extends Schema.TaggedError<TemplateUnusable>()("Te
 
 /** A package registry could not be reached, or did not answer as it should, three times. @since 0.1.0 @category reasons */
 export class PackagesUnavailable extends Schema.TaggedError<PackagesUnavailable>()("PackagesUnavailable", {
-  ecosystem: Schema.Literals(["python", "javascript"]),
+  ecosystem: Schema.Literals(["python", "javascript", "debian"]),
   problem: Schema.String
 }) {
   /** Whether the same call may be made again. */

@@ -7,8 +7,10 @@ import { TestClock } from "effect/testing"
 import { Finder, type Registries } from "../src/egress/Registries.ts"
 import type { NetworkGrant } from "../src/guest/Protocol.ts"
 import { Sub } from "../src/guest/Frame.ts"
+import { fromApt, Mirror } from "../src/internal/DebianMirror.ts"
 import { install } from "../src/internal/PackageInstall.ts"
 import type { Installer } from "../src/internal/PackageNetwork.ts"
+import type { Packages } from "../src/Packages.ts"
 
 const end = {
   exitCode: 0,
@@ -24,6 +26,8 @@ const end = {
 /** A machine whose installers give these answers in turn; `ran` is what they were. */
 const machine = (answers: ReadonlyArray<object>) => {
   const ran: Array<string> = []
+  /** How many greetings there had been when each ran. */
+  const greeted: Array<number> = []
   const networks: Array<NetworkGrant | null> = []
   const vm: Installer = {
     accept: () => {},
@@ -36,7 +40,10 @@ const machine = (answers: ReadonlyArray<object>) => {
       Effect.sync(() => {
         const argv = "argv" in message && Array.isArray(message.argv) ? message.argv : undefined
         const answer = argv === undefined ? undefined : answers[ran.length]
-        if (argv !== undefined) ran.push(String(argv[0]))
+        if (argv !== undefined) {
+          ran.push(String(argv[0]))
+          greeted.push(networks.length)
+        }
         let taken = false
         const takeAll = Effect.suspend(() => {
           if (taken) return Cause.done()
@@ -57,7 +64,7 @@ const machine = (answers: ReadonlyArray<object>) => {
         }
       })
   }
-  return { vm, ran, networks }
+  return { vm, ran, greeted, networks }
 }
 
 const registries = (withheld: ReadonlyArray<string>) => (): Registries => ({
@@ -78,16 +85,24 @@ const trouble = { status: "registry", problem: "the index answers 503" }
 const absent = { status: "not-found", name: "six", available: ["1.17.0"] }
 
 /** Installs with time passing by. */
-const installing = (vm: Installer, withheld: ReadonlyArray<string> = []) =>
+const installing = (
+  vm: Installer,
+  withheld: ReadonlyArray<string> = [],
+  packages: Packages = { python: ["six==1.17.0"] }
+) =>
   Effect.gen(function* () {
-    const fiber = yield* Effect.forkChild(Effect.exit(install(vm, { python: ["six==1.17.0"] }, 512)))
+    const fiber = yield* Effect.forkChild(Effect.exit(install(vm, packages, 512)))
     // The programs are read from real files, so nobody knows when it comes to wait.
     while (fiber.pollUnsafe() === undefined) {
       yield* TestClock.adjust("1 second")
       yield* TestClock.withLive(Effect.sleep("1 millis"))
     }
     return yield* yield* Fiber.join(fiber)
-  }).pipe(Effect.provideService(Finder, registries(withheld)), Effect.scoped)
+  }).pipe(
+    Effect.provideService(Finder, registries(withheld)),
+    Effect.provideService(Mirror, Effect.succeed(fromApt({}, "", { proxy: "", httpsProxy: "" }))),
+    Effect.scoped
+  )
 
 describe("package installers", () => {
   it.effect("are run again when a registry is in trouble", () =>
@@ -123,6 +138,25 @@ describe("package installers", () => {
       assert.include(during?.authorities, "BEGIN CERTIFICATE")
       assert.notInclude(JSON.stringify(networks), "s3cret")
       assert.deepStrictEqual(after, { authorities: "", env: {} })
+    })
+  )
+
+  it.effect("fetch Debian packages with a network, and run what they bring without one", () =>
+    Effect.gen(function* () {
+      const jq = { name: "jq", version: "1.7.1-6", integrity: "sha256=0" }
+      const fetched = { status: "installed", resolved: [jq], modules: [] }
+      const { greeted, networks, ran, vm } = machine([installed, fetched, { ...fetched, resolved: [] }])
+      const lock = yield* installing(vm, [], { debian: ["jq=1.7.1-6"], python: ["six==1.17.0"] })
+      assert.deepStrictEqual(ran, ["python3", "python3", "python3"])
+      assert.deepStrictEqual(greeted, [1, 1, 2])
+      assert.deepStrictEqual(networks[1], { authorities: "", env: {} })
+      assert.deepStrictEqual(lock.asked, ["python:six==1.17.0", "debian:jq=1.7.1-6"])
+      assert.deepStrictEqual(lock.resolved.at(-1), { ecosystem: "debian", ...jq })
+      assert.deepStrictEqual(lock.imported, ["six"])
+
+      const broken = machine([fetched, { status: "conflict", problem: "its script failed" }])
+      const error = yield* Effect.flip(installing(broken.vm, [], { debian: ["jq=1.7.1-6"] }))
+      assert.strictEqual(error.message, 'debian package "jq=1.7.1-6": its script failed')
     })
   )
 

@@ -13,11 +13,15 @@ describe("Packages", () => {
     Effect.gen(function* () {
       const good = {
         python: ["pandas==2.2.3", "uvicorn[standard]==0.34.0", "Zope.Interface==7.2", "x==1!2.0rc1.post2+local.7"],
-        javascript: ["lodash@4.17.21", "@scope/x@1.0.0", "JSONStream@1.3.5", "a@1.0.0-beta.2+build"]
+        javascript: ["lodash@4.17.21", "@scope/x@1.0.0", "JSONStream@1.3.5", "a@1.0.0-beta.2+build"],
+        debian: ["graphviz=2.42.4-3", "g++=4:14.2.0-1", "libgmp10=2:6.3.0+dfsg-3+deb13u1~1"]
       }
       assert.deepStrictEqual(yield* decode(good), good)
       const names = Packages.parsed(good).map(({ name }) => name)
-      assert.deepStrictEqual(names, "pandas uvicorn x zope-interface @scope/x JSONStream a lodash".split(" "))
+      assert.deepStrictEqual(names, [
+        ..."pandas uvicorn x zope-interface @scope/x JSONStream a lodash".split(" "),
+        ..."g++ graphviz libgmp10".split(" ")
+      ])
     })
   )
 
@@ -31,7 +35,8 @@ describe("Packages", () => {
         ["javascript", "lodash"],
         ["javascript", "lodash@latest"],
         ["javascript", "lodash@^4 || ~3.1"],
-        ["javascript", "@scope/x"]
+        ["javascript", "@scope/x"],
+        ["debian", "graphviz"]
       ]
       for (const [ecosystem, spec] of floating) {
         assert.match(yield* problem({ [ecosystem]: [spec] }), /exact versions/, spec)
@@ -59,7 +64,16 @@ describe("Packages", () => {
         ["javascript", "../x"],
         ["javascript", "--registry=http://x"],
         ["javascript", "@scope/@1.0.0"],
-        ["javascript", "a@1.0.0\n"]
+        ["javascript", "a@1.0.0\n"],
+        ["debian", "Graphviz=2.42.4-3"],
+        ["debian", "graphviz=2.42.4_3"],
+        ["debian", "graphviz=v2"],
+        ["debian", "graphviz/stable"],
+        ["debian", "graphviz:arm64=2.42.4-3"],
+        ["debian", "graphviz-"],
+        ["debian", "./graphviz.deb"],
+        ["debian", "graph*"],
+        ["debian", "-oDir=/"]
       ]
       for (const [ecosystem, spec] of never) {
         for (const floating of [false, true]) {
@@ -71,7 +85,10 @@ describe("Packages", () => {
       const many = Array.from({ length: 101 }, (_, n) => `p${n}==1`)
       assert.match(yield* problem({ python: many }), /at most 100 packages/)
       assert.match(yield* problem({ ruby: ["rails"] }), /invalid ruby/)
-      assert.match(yield* problem({ debian: ["jq"] }), /Debian packages cannot be added: the image has neither apt/)
+      assert.match(
+        yield* problem({ debian: ["jq"] }),
+        /debian packages with exact versions, such as "graphviz=2.42.4-3", not "jq"/
+      )
     })
   )
 
@@ -87,6 +104,10 @@ describe("Packages", () => {
     assert.isUndefined(
       Packages.refused(Packages.popular, { python: ["pandas==2.2.3"], javascript: ["lodash@4.17.21"] })
     )
+    const debian: Packages.Packages = { debian: ["graphviz=2.42.4-3"] }
+    assert.strictEqual(Packages.refused(Packages.only({ python: ["graphviz"] }), debian)?.ecosystem, "debian")
+    assert.isUndefined(Packages.refused(Packages.only({ debian: ["graphviz"] }), debian))
+    assert.isUndefined(Packages.refused(Packages.popular, debian))
     assert.strictEqual(
       Packages.refused(Packages.only({}), asked)?.message,
       'permission denied: python package "Zope.Interface==7.2" (package policy list); a package policy that allows ' +
@@ -101,6 +122,7 @@ describe("Packages", () => {
       assert.strictEqual(yield* key("base", { javascript: ["x@1.0.0"], python: ["a==1", "b==1"] }), base)
       const others: ReadonlyArray<Packages.Packages> = [
         { python: ["a==1", "b==1"] },
+        { python: ["a==1", "b==1"], javascript: ["x@1.0.0"], debian: ["jq=1"] },
         { python: ["a==1", "b==2"], javascript: ["x@1.0.0"] },
         { python: ["a==1", "b==1"], javascript: ["x@1.0.0"], floating: true },
         { python: ["a==1", "b==1"], javascript: ["x@1.0.0"], imports: {} },
@@ -114,11 +136,19 @@ describe("Packages", () => {
 
   it("the command line names the ecosystem first", () => {
     assert.deepStrictEqual(
-      ["python:pandas==2.2.3", "javascript:@a/b@1.0.0", "pandas==2.2.3", "ruby:rails", "python:", ":x"].map((text) => {
+      [
+        "python:pandas==2.2.3",
+        "javascript:@a/b@1.0.0",
+        "pandas==2.2.3",
+        "ruby:rails",
+        "debian:git=1:2.47.3-0",
+        "python:",
+        ":x"
+      ].map((text) => {
         const it = parsePackage(text)
         return it._tag === "Some" ? it.value : null
       }),
-      [["python", "pandas==2.2.3"], ["javascript", "@a/b@1.0.0"], null, null, null, null]
+      [["python", "pandas==2.2.3"], ["javascript", "@a/b@1.0.0"], null, null, ["debian", "git=1:2.47.3-0"], null, null]
     )
   })
 })

@@ -19,10 +19,20 @@ import { Image } from "../src/Image.ts"
 import { ended, stdout } from "./support/executions.ts"
 import { certificates, listening } from "./support/servers.ts"
 
-const packages: Packages.Packages = { python: ["six==1.17.0"], javascript: ["ms@2.1.3", "@local/thing@1.0.0"] }
+/** Of Debian's packages, one that brings a setgid program; which version of it there is, is Debian's to say. */
+const packages: Packages.Packages = {
+  python: ["six==1.17.0"],
+  javascript: ["ms@2.1.3", "@local/thing@1.0.0"],
+  debian: ["libutempter0"],
+  floating: true
+}
 
 /** A policy that knows them, and one that nobody has. */
-const policy = Packages.only({ python: ["six", "exec-sandbox-no-such-package"], javascript: ["ms", "@local/thing"] })
+const policy = Packages.only({
+  python: ["six", "exec-sandbox-no-such-package"],
+  javascript: ["ms", "@local/thing"],
+  debian: ["libutempter0"]
+})
 const live = Sandbox.layerTemplate.pipe(
   Layer.provideMerge(Template.layer),
   Layer.provideMerge(Image.layer),
@@ -86,7 +96,7 @@ const withPrivateRegistry = Effect.fnUntraced(function* <A, E, R>(effect: Effect
     "npm_config_//registry.example/:_authToken": token
   }
   const result = yield* effect.pipe(
-    Effect.provideService(Finder, (ecosystems) => configured(ecosystems, told)),
+    Effect.provideService(Finder, (ecosystems, mirror) => configured(ecosystems, told, undefined, mirror)),
     Effect.provideService(Resolver, (name) =>
       name === "registry.example" ? Effect.succeed([address]) : resolve(name)
     ),
@@ -111,15 +121,19 @@ layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (
           assert.deepStrictEqual(entry.packages?.asked, [
             "python:six==1.17.0",
             "javascript:@local/thing@1.0.0",
-            "javascript:ms@2.1.3"
+            "javascript:ms@2.1.3",
+            "debian:libutempter0"
           ])
           assert.deepStrictEqual(entry.packages?.imported, ["six", "@local/thing", "ms"])
-          const [six, thing, ms] = entry.packages?.resolved ?? []
+          const [six, thing, ms, utempter, ...others] = entry.packages?.resolved ?? []
           assert.deepInclude(thing, { ecosystem: "javascript", name: "@local/thing", version: "1.0.0" })
           assert.deepInclude(six, { ecosystem: "python", name: "six", version: "1.17.0" })
           assert.match(six?.integrity ?? "", /^sha256=[0-9a-f]{64}$/)
           assert.deepInclude(ms, { ecosystem: "javascript", name: "ms", version: "2.1.3" })
           assert.match(ms?.integrity ?? "", /^sha512-/)
+          assert.deepInclude(utempter, { ecosystem: "debian", name: "libutempter0" })
+          assert.match(utempter?.integrity ?? "", /^sha256=[0-9a-f]{64}$/)
+          assert.deepStrictEqual(others, [])
 
           const session = yield* sandbox.session({ packages, limits: { timeMs: 120_000 } })
           const python = yield* session.exec({
@@ -149,6 +163,17 @@ layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (
             })
           )
           assert.deepInclude(alone, { _tag: "PermissionDenied", operation: "network", rule: "none" } as const)
+          // dpkg knows of it, nothing of it is more than who runs it, and what apt needed has gone.
+          const debian = yield* session.run(
+            `dpkg-query -W libutempter0; ls /usr/lib/*/utempter/utempter; find /usr -xdev -perm /6000
+ls -A /var/lib/apt/lists /var/cache/apt/archives /var/tmp; test ! -e /usr/sbin/policy-rc.d`,
+            { user: "root" }
+          )
+          assert.match(
+            debian.stdout,
+            /^libutempter0:\S+\t\S+\n\/usr\/lib\/[^/]+\/utempter\/utempter\n\/var\/cache\/apt\/archives:\n\n\/var\/lib\/apt\/lists:\n\n\/var\/tmp:\n$/
+          )
+          assert.include(debian.stdout, `\t${utempter?.version}\n`)
           const tidy = yield* session.run(
             `ls -A /tmp; ls -d ~/.cache ~/.npm 2>/dev/null; env | grep -c -i -E 'registry|index_url|_cert'; node -p 'require("@local/thing").thing'`
           )

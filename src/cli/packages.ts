@@ -18,19 +18,23 @@ export const parsePackage = (text: string): Option.Option<Wanted> => {
 /** `--package`, any number of times. */
 export const packages = Flag.String("package").pipe(
   Flag.withMetavar("ECOSYSTEM:SPEC"),
-  Flag.withDescription("A package to have: python:pandas==2.2.3, javascript:lodash@4.17.21; may be repeated"),
+  Flag.withDescription(
+    "A package to have: python:pandas==2.2.3, javascript:lodash@4.17.21, debian:graphviz=2.42.4-3; may be repeated"
+  ),
   Flag.filterMap(parsePackage, () => `ECOSYSTEM:SPEC, with one of ${Ecosystem.literals.join(", ")}`),
   Flag.atLeast(0),
   Flag.map((wanted): Packages => {
     const of = (ecosystem: Ecosystem) => wanted.filter(([it]) => it === ecosystem).map(([, spec]) => spec)
-    return { python: of("python"), javascript: of("javascript") }
+    return { python: of("python"), javascript: of("javascript"), debian: of("debian") }
   })
 )
 
 /** `--floating`. */
 export const floating = Flag.Boolean("floating").pipe(
   Flag.withoutNegation,
-  Flag.withDescription("Let --package name no exact version: python:pandas, python:pandas>=2, javascript:lodash@^4"),
+  Flag.withDescription(
+    "Let --package name no exact version: python:pandas, python:pandas>=2, javascript:lodash@^4, debian:graphviz"
+  ),
   Flag.withDefault(false)
 )
 

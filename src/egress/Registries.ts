@@ -1,7 +1,7 @@
 /**
  * Where this host's package tools fetch from, as they themselves are told: the environment and the configuration files of pip
- * and uv, and of npm. What a tool does without any of these is its own default. So a company's mirror is found without a word
- * about it, and no other host is ever assumed: where an index keeps its files is learnt from the index.
+ * and uv, and of npm; what apt says of itself. What a tool does without any of these is its own default. So a company's mirror
+ * is found without a word about it, and no other host is ever assumed: where an index keeps its files is learnt from the index.
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -13,6 +13,7 @@ import * as https from "node:https"
 import * as os from "node:os"
 import * as path from "node:path"
 import * as tls from "node:tls"
+import { type DebianMirror, variables } from "../internal/DebianMirror.ts"
 import type { Ecosystem } from "../NetworkPolicy.ts"
 import { authorities } from "./Authorities.ts"
 import { type Found, inNpm, inPip } from "./Credentials.ts"
@@ -39,8 +40,13 @@ export interface Registries {
 
 type Env = { readonly [name: string]: string | undefined }
 
-/** What the tools themselves fall back to. */
-const defaults = { python: "https://pypi.org/simple", javascript: "https://registry.npmjs.org" }
+/** What the tools themselves fall back to: pip, npm and, for Debian, mmdebstrap. */
+const defaults = {
+  python: "https://pypi.org/simple",
+  javascript: "https://registry.npmjs.org",
+  debian: "http://deb.debian.org/debian",
+  security: "http://security.debian.org/debian-security"
+}
 
 const readFile = (file: string): string => {
   try {
@@ -167,6 +173,19 @@ const javascript = (env: Env, home: string): Told => {
   }
 }
 
+/** What apt is told, with what it would be where nobody said so. */
+const completed = (mirror: DebianMirror): DebianMirror =>
+  mirror.main === undefined
+    ? { ...mirror, main: defaults.debian, security: mirror.security ?? defaults.security }
+    : mirror
+
+const debian = ({ httpsProxy, main, proxy, security }: DebianMirror): Told => ({
+  index: main,
+  extra: [security, proxy, httpsProxy].filter((it) => it !== undefined),
+  scoped: new Map<string, string>(),
+  secret: inPip(readFile("/etc/apt/auth.conf"))
+})
+
 /** Names of this host in a URL, which mean the guest itself inside a guest. */
 const loopback = /^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$/
 
@@ -194,24 +213,30 @@ const below = (url: URL, name: string): URL => new URL(name, url.href.endsWith("
 
 const printable = /^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$/
 
-/** What this host's tools are told. */
+/** What this host's tools are told. With a `mirror`, it is one of them. */
 export const configured = (
   ecosystems: ReadonlyArray<Ecosystem>,
   env: Env = process.env,
-  home: string = os.homedir()
+  home: string = os.homedir(),
+  mirror: DebianMirror | undefined = undefined
 ): Registries => {
+  const apt = mirror === undefined ? undefined : completed(mirror)
+  const tools = [
+    ...(ecosystems.includes("python") ? [["python", python(env, home)] as const] : []),
+    ...(ecosystems.includes("javascript") ? [["javascript", javascript(env, home)] as const] : []),
+    ...(apt === undefined ? [] : [["debian", debian(apt)] as const])
+  ]
   const indexes: Array<Index> = []
   const told: Record<string, string> = {}
   const trusted: Record<string, string> = {}
   const credentials: Array<{ readonly standIn: string; readonly host: string; readonly value: string }> = []
   const withheld = new Set<string>()
-  for (const ecosystem of new Set(ecosystems)) {
-    const { extra, index, scoped, secret } = ecosystem === "python" ? python(env, home) : javascript(env, home)
+  for (const [ecosystem, { extra, index, scoped, secret }] of tools) {
     const main = parse(index ?? "")
     const others = extra.map(parse).filter(isUrl)
     // A page of each index that there is in all of them, and says where files are.
-    const page = ecosystem === "python" ? "pip/" : "npm/latest"
-    const standIns = new Map<URL, string>()
+    const page = { python: "pip/", javascript: "npm/latest", debian: "" }[ecosystem]
+    const standIns = new Map<string, string>()
     for (const url of [main ?? new URL(defaults[ecosystem]), ...others]) {
       indexes.push({ url, page: below(url, page) })
       const found = secret(url)
@@ -228,7 +253,7 @@ export const configured = (
         continue
       }
       const standIn = `registry-${credentials.length}-stand-in`
-      standIns.set(url, standIn)
+      standIns.set(url.href, standIn)
       credentials.push({ standIn, host, value: found.value })
       Object.assign(trusted, found.settings(standIn))
     }
@@ -239,7 +264,12 @@ export const configured = (
         if (list !== "") Object.assign(to, { PIP_EXTRA_INDEX_URL: list, UV_INDEX: list })
       }
       tell(told, (url) => forGuest(url))
-      tell(trusted, (url) => forGuest(url, standIns.get(url)))
+      tell(trusted, (url) => forGuest(url, standIns.get(url.href)))
+    } else if (ecosystem === "debian") {
+      for (const [name, text] of Object.entries(apt === undefined ? {} : variables(apt))) {
+        const url = parse(text)
+        if (url !== undefined) trusted[name] = forGuest(url, standIns.get(url.href))
+      }
     } else {
       if (main !== undefined) told["NPM_CONFIG_REGISTRY"] = forGuest(main)
       for (const [name, text] of scoped) {
@@ -341,7 +371,8 @@ export const hostPort = (url: URL): string => {
 }
 
 /** How registries are found. Tests bring their own. */
-export const Finder = Context.Reference<(ecosystems: ReadonlyArray<Ecosystem>) => Registries>(
-  "exec-sandbox/egress/Registries/Finder",
-  { defaultValue: () => (ecosystems) => configured(ecosystems) }
-)
+export const Finder = Context.Reference<
+  (ecosystems: ReadonlyArray<Ecosystem>, mirror?: DebianMirror | undefined) => Registries
+>("exec-sandbox/egress/Registries/Finder", {
+  defaultValue: () => (ecosystems, mirror) => configured(ecosystems, process.env, os.homedir(), mirror)
+})

@@ -16,6 +16,7 @@ import { delimiter, join } from "node:path"
 import { HostUnsupported } from "../SandboxError.ts"
 import { type Arch, type ArchiveEntry, cpio, dropSymbols, loadOrder, moduleName, unpackKernel } from "./BootFiles.ts"
 import { CommandFailed, run, searchPath } from "./Command.ts"
+import { Mirror, variables } from "./DebianMirror.ts"
 import { findExecutable } from "./Files.ts"
 import { hashFile } from "./hashFile.ts"
 import { epoch, fileNames, imageId, type Manifest, type Part, parts } from "./ImageManifest.ts"
@@ -100,11 +101,15 @@ const checkTools = (arch: Arch): Effect.Effect<void, HostUnsupported> =>
   })
 
 /** Runs `images/build.sh`, as root in its own eyes: files in the image belong to whom they should. */
-const script = (...args: ReadonlyArray<string>): Effect.Effect<void, CommandFailed> => {
+const script = (
+  args: ReadonlyArray<string>,
+  env: Readonly<Record<string, string>> = {}
+): Effect.Effect<void, CommandFailed> => {
   const command = ["bash", join(imagesDirectory, "build.sh"), ...args]
   const [file = "bash", ...rest] = process.getuid?.() === 0 ? command : ["fakeroot", "--", ...command]
   return Effect.asVoid(
     run(file, rest, {
+      env,
       onLine: (line) => (line.startsWith("step: ") ? step(line.slice(6)) : Effect.void)
     })
   )
@@ -241,9 +246,10 @@ const ensureBase = (recipe: Recipe, cache: string, work: string, fresh: boolean)
     yield* io(() => mkdir(out))
     yield* step("fetching Node")
     const node = yield* fetchNode(recipe, work)
-    yield* script("base", recipe.arch, recipe.suite, debianArch, recipe.packages.join(","), node, out)
+    const mirror = variables(yield* yield* Mirror)
+    yield* script(["base", recipe.arch, recipe.suite, debianArch, recipe.packages.join(","), node, out], mirror)
     const kernelVersion = yield* unpackLinux(recipe.arch, work, out)
-    yield* script("scratch", String(scratchBytes), String(epoch), scratchUuid, out)
+    yield* script(["scratch", String(scratchBytes), String(epoch), scratchUuid, out])
     const hash = (name: string) =>
       Effect.map(
         io(() => hashFile(join(out, name))),
@@ -383,7 +389,7 @@ export const buildImage = (options: BuildOptions): Effect.Effect<{ directory: st
       { concurrency: 3 }
     )
     if (options.sameSystem === undefined) {
-      yield* script("root", join(base.directory, "base.tar"), interpreters, String(epoch), rootUuid, directory)
+      yield* script(["root", join(base.directory, "base.tar"), interpreters, String(epoch), rootUuid, directory])
     } else {
       const from = join(options.sameSystem, fileNames.root)
       yield* io(() => link(from, path("root")))

@@ -1,6 +1,7 @@
 /**
  * Installs packages in a machine that is about to be sealed: by the ecosystem's own tool, and then imported, so that they are
- * warm in every clone. Only the tools have a network; no code of a package runs while there is one.
+ * warm in every clone. Only the tools have a network; no code of a package runs while there is one. What must run some, as
+ * Debian's scripts, does so in a second step.
  */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
@@ -63,14 +64,23 @@ const format = 1
 /** The guest's programs that install, and who runs them. */
 const tools = {
   python: { file: "python.py", argv: ["python3", "-c"], user: "user" },
-  javascript: { file: "javascript.cjs", argv: ["node", "-e"], user: "root" }
+  javascript: { file: "javascript.cjs", argv: ["node", "-e"], user: "root" },
+  debian: { file: "debian.py", argv: ["python3", "-c"], user: "root" }
 } as const
+
+/** What can be imported is imported by the interpreter of the same name. */
+const interpreters = ["python", "javascript"] as const
+type Interpreter = (typeof interpreters)[number]
 
 const textOf = (ecosystem: Ecosystem) => readFile(join(imagesDirectory, "packages", tools[ecosystem].file), "utf8")
 
 /** The programs' own text. */
 const programs: Effect.Effect<Readonly<Record<Ecosystem, string>>, SandboxError> = Effect.tryPromise({
-  try: async () => ({ python: await textOf("python"), javascript: await textOf("javascript") }),
+  try: async () => ({
+    python: await textOf("python"),
+    javascript: await textOf("javascript"),
+    debian: await textOf("debian")
+  }),
   catch: (error) => broken(`this installation lacks a file: ${error instanceof Error ? error.message : String(error)}`)
 })
 
@@ -150,17 +160,18 @@ const spawn = (vm: Installer, argv: ReadonlyArray<string>, user: SpawnOpen["user
     [{ sub: Sub.stdin, bytes: new Uint8Array() }]
   )
 
-/** Has one ecosystem's tool install what is asked for. */
+/** Has one ecosystem's tool fetch and install what is asked for; `debian`'s does it in two steps. */
 const installAll = Effect.fnUntraced(function* (
   vm: Installer,
   ecosystem: Ecosystem,
   packages: ReadonlyArray<{ readonly name: string; readonly spec: string }>,
-  program: string
+  program: string,
+  step: "fetch" | "install"
 ): Effect.fn.Return<Installed, SandboxError | PackageError> {
   const { argv, user } = tools[ecosystem]
   const withheld = yield* PackageNetwork.withheld([ecosystem])
   const specOf = (name: string): string => packages.find((it) => it.name === name)?.spec ?? order.specs.join(" ")
-  const order = { packages, specs: packages.map(({ spec }) => spec), names: packages.map(({ name }) => name) }
+  const order = { step, packages, specs: packages.map(({ spec }) => spec), names: packages.map(({ name }) => name) }
   const run = spawn(vm, [...argv, program, JSON.stringify(order)], user)
   const attempt = Effect.gen(function* () {
     const { evidence, out, said } = yield* run
@@ -217,7 +228,7 @@ const ending = {
 } as const
 
 /** Executes code in an interpreter. */
-const execute = (vm: Installer, language: Ecosystem, text: string) => {
+const execute = (vm: Installer, language: Interpreter, text: string) => {
   const code = Buffer.from(text)
   return follow(
     vm,
@@ -239,7 +250,7 @@ const execute = (vm: Installer, language: Ecosystem, text: string) => {
  */
 const importAll = Effect.fnUntraced(function* (
   vm: Installer,
-  ecosystem: Ecosystem,
+  ecosystem: Interpreter,
   modules: ReadonlyArray<string>,
   must: boolean
 ): Effect.fn.Return<ReadonlyArray<string>, SandboxError | PackageError> {
@@ -268,7 +279,7 @@ export const install = Effect.fn("Packages.install")(function* (
   const texts = yield* programs
   const all = parsed(packages)
   const resolved: Array<Resolved> = []
-  const modules: Record<Ecosystem, ReadonlyArray<string>> = { python: [], javascript: [] }
+  const modules: Record<Ecosystem, ReadonlyArray<string>> = { python: [], javascript: [], debian: [] }
   const shown = all.map(({ spec }) => spec).join(" ")
   yield* report({ stage: "template", message: `installing ${shown.length > 200 ? `${all.length} packages` : shown}` })
   const wantedOf = (ecosystem: Ecosystem) => all.filter((it) => it.ecosystem === ecosystem)
@@ -279,7 +290,7 @@ export const install = Effect.fn("Packages.install")(function* (
     memoryMiB,
     Effect.gen(function* () {
       for (const ecosystem of used) {
-        const installed = yield* installAll(vm, ecosystem, wantedOf(ecosystem), texts[ecosystem])
+        const installed = yield* installAll(vm, ecosystem, wantedOf(ecosystem), texts[ecosystem], "fetch")
         modules[ecosystem] = installed.modules
         resolved.push(
           ...installed.resolved.map(({ integrity, name, version }) => ({ ecosystem, name, version, integrity }))
@@ -287,8 +298,9 @@ export const install = Effect.fn("Packages.install")(function* (
       }
     })
   )
+  if (used.includes("debian")) yield* installAll(vm, "debian", wantedOf("debian"), texts.debian, "install")
   const imported: Array<string> = []
-  for (const ecosystem of Ecosystem.literals) {
+  for (const ecosystem of interpreters) {
     const asked = packages.imports?.[ecosystem]
     const given = asked ?? (packages.imports === undefined ? modules[ecosystem] : [])
     if (given.length > 0) yield* report({ stage: "template", message: `importing ${given.join(" ").slice(0, 200)}` })

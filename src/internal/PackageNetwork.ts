@@ -2,27 +2,36 @@
 import * as Effect from "effect/Effect"
 import * as Redacted from "effect/Redacted"
 import * as Egress from "../egress/Egress.ts"
-import { Finder } from "../egress/Registries.ts"
+import { Finder, type Registries } from "../egress/Registries.ts"
 import { defaults } from "../Limits.ts"
 import { packages } from "../NetworkPolicy.ts"
 import type { Ecosystem } from "../Packages.ts"
 import type { SandboxError } from "../SandboxError.ts"
 import type { Vm } from "../Vm.ts"
+import { Mirror } from "./DebianMirror.ts"
 
 /** What installing needs of a machine. */
 export type Installer = Pick<Vm, "open" | "accept" | "handover">
+
+const registriesOf = (ecosystems: ReadonlyArray<Ecosystem>): Effect.Effect<Registries> =>
+  Effect.gen(function* () {
+    const mirror = ecosystems.includes("debian") ? yield* yield* Mirror : undefined
+    return (yield* Finder)(
+      ecosystems.filter((it) => it !== "debian"),
+      mirror
+    )
+  })
 
 /**
  * What is to be said beside a registry's refusal: that this host has credentials which could not be put in at the border.
  * `undefined` when it has none.
  */
 export const withheld = (ecosystems: ReadonlyArray<Ecosystem>): Effect.Effect<string | undefined> =>
-  Effect.map(Finder, (find) => {
-    const { withheld } = find(ecosystems)
-    return withheld.length === 0
+  Effect.map(registriesOf(ecosystems), ({ withheld }) =>
+    withheld.length === 0
       ? undefined
       : `this host's credentials for ${withheld.join(", ")} are not given to the machine that installs packages`
-  })
+  )
 
 /** Runs something while the machine can reach the registries; it has `memoryMiB` for it. */
 export const during = <A, E>(
@@ -32,12 +41,17 @@ export const during = <A, E>(
   effect: Effect.Effect<A, E>
 ): Effect.Effect<A, E | SandboxError> =>
   Effect.gen(function* () {
-    const policy = packages(ecosystems)
-    const { credentials, env } = (yield* Finder)(ecosystems).trusted
+    const policy = packages([])
+    const registries = yield* registriesOf(ecosystems)
+    const { credentials, env } = registries.trusted
     const secrets = credentials.map(({ host, value }, n) => {
       return [`REGISTRY_${n}`, { value: Redacted.make(value), hosts: [host], header: "authorization" }] as const
     })
-    const way = yield* Egress.make(policy, yield* Egress.keep(Object.fromEntries(secrets)))
+    const way = yield* Effect.provideService(
+      Egress.make(policy, yield* Egress.keep(Object.fromEntries(secrets))),
+      Finder,
+      () => registries
+    )
     vm.accept(way.accept)
     /** A setting with the placeholders in it. */
     const filled = (text: string): string =>

@@ -1,6 +1,6 @@
 /** How the ecosystems write down which package is meant. */
 
-type Ecosystem = "python" | "javascript"
+type Ecosystem = "python" | "javascript" | "debian"
 
 /** A package: its name as the ecosystem compares names, and the spec in its shortest form. */
 export interface Parsed {
@@ -18,6 +18,9 @@ const extras = `(?:\\[\\s*${pythonName}(?:\\s*,\\s*${pythonName})*\\s*\\])?`
 const npmName = "(?:@[A-Za-z0-9~-][A-Za-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*"
 const npmVersion = "\\d+\\.\\d+\\.\\d+(?:-[0-9A-Za-z.-]+)?(?:\\+[0-9A-Za-z.-]+)?"
 
+const debianName = "[a-z0-9][a-z0-9+.-]*[a-z0-9+]"
+const debianVersion = "(?:\\d+:)?\\d[0-9A-Za-z.+~-]*"
+
 const forms = {
   python: {
     exact: new RegExp(`^(${pythonName})(${extras})==${pythonVersion}$`),
@@ -29,13 +32,18 @@ const forms = {
     // A range or a tag; neither an address nor a path can be written with these characters.
     floating: new RegExp(`^(${npmName})()(?:@[0-9A-Za-z^~<>=*][0-9A-Za-z.^~<>=|* +-]*)?$`),
     example: '"lodash@4.17.21" or "@types/node@24.0.0"'
+  },
+  debian: {
+    exact: new RegExp(`^(${debianName})()=${debianVersion}$`),
+    floating: new RegExp(`^(${debianName})()(?:=${debianVersion})?$`),
+    example: '"graphviz=2.42.4-3"'
   }
 } as const
 
 /** Reads a spec that is known to be good, or a name alone. */
 export const parse = (ecosystem: Ecosystem, text: string): Parsed => {
   const [, name = text] = forms[ecosystem].floating.exec(text) ?? []
-  if (ecosystem === "javascript") return { name, spec: text.trim() }
+  if (ecosystem !== "python") return { name, spec: text.trim() }
   return { name: name.toLowerCase().replaceAll(/[-_.]+/g, "-"), spec: text.replaceAll(/\s+/g, "") }
 }
 

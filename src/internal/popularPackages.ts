@@ -34,5 +34,21 @@ export const popular = {
     redux rimraf rollup rxjs sax semver sharp shelljs showdown sinon slugify socket.io source-map sqlite3 strip-ansi
     superagent supertest svelte swr tailwindcss tar tar-stream three tinycolor2 toml tough-cookie ts-node tslib tsx turndown typescript
     underscore undici unified uuid valibot validator vite vitest vue winston ws xlsx xml2js yaml yargs yup zod zustand
+  `),
+  debian: words(`
+    7zip antiword aspell aspell-en attr autoconf automake bc binutils bison bsdextrautils build-essential busybox cargo
+    ccache clang cloc cmake colordiff cpio csvkit datamash dc default-jdk-headless default-jre-headless diffstat dos2unix
+    entr espeak-ng fd-find ffmpeg figlet flex fontconfig fonts-dejavu fonts-dejavu-core fonts-liberation fonts-noto-cjk
+    fonts-noto-color-emoji fonts-noto-core fzf g++ gcc gdal-bin gdb geoip-bin gettext gfortran ghostscript git-lfs
+    gnuplot-nox golang-go graphicsmagick graphviz groff gv html2text htop hunspell hunspell-en-us imagemagick indent jo
+    latexmk libcairo2-dev libffi-dev libimage-exiftool-perl libjpeg-dev libpng-dev libpq-dev libreoffice-calc-nogui
+    libreoffice-impress-nogui libreoffice-writer-nogui libsqlite3-dev libssl-dev libxml2-dev libxml2-utils libxslt1-dev
+    lilypond lsof ltrace lua5.4 lynx lz4 m4 maxima mecab mediainfo miller moreutils nano nasm ncal ncdu ninja-build
+    ocaml-nox octave openjdk-21-jdk-headless openjdk-21-jre-headless optipng pandoc parallel pari-gp pdfgrep pdftk-java perl
+    perl-doc php-cli pkgconf plantuml plotutils pngquant poppler-utils postgresql-client potrace psmisc pv python3-dev
+    python3-matplotlib python3-numpy python3-pandas python3-pil python3-scipy python3-tk qpdf qrencode r-base-core rename
+    ripgrep rlwrap rsync ruby rustc sox strace swi-prolog-nox tesseract-ocr tesseract-ocr-eng texlive-fonts-recommended
+    texlive-latex-base texlive-latex-extra texlive-latex-recommended texlive-xetex tidy time tmux units universal-ctags
+    uuid-runtime valgrind vim vim-tiny wamerican webp wget xmlstarlet xsltproc xxd yamllint yq z3 zsh zstd
   `)
 }

@@ -4,6 +4,7 @@ import * as fs from "node:fs"
 import * as http from "node:http"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
+import { fromApt, variables } from "../../src/internal/DebianMirror.ts"
 import { configured, fileHosts, hostPort } from "../../src/egress/Registries.ts"
 import { listening } from "../support/servers.ts"
 
@@ -129,6 +130,62 @@ describe("registries", () => {
       assert.lengthOf(hosts(["python"], odd, bare), 1)
     })
   )
+
+  it("of Debian are the mirror that apt uses, through its proxy, or mmdebstrap's own", () => {
+    const mirror = {
+      main: "https://user:secret@mirror.corp.example/debian",
+      security: "http://localhost:8080/debian-security/",
+      proxy: "http://proxy.corp.example:3142",
+      httpsProxy: undefined
+    }
+    const found = configured([], quiet, "/nonexistent", mirror)
+    assert.deepStrictEqual(
+      found.indexes.map(({ url }) => hostPort(url)),
+      ["mirror.corp.example:443", "host:8080", "proxy.corp.example:3142"]
+    )
+    assert.deepStrictEqual(found.env, {})
+    assert.deepStrictEqual(found.trusted, {
+      env: {
+        EXEC_SANDBOX_DEBIAN_MIRROR: "https://user:registry-0-stand-in@mirror.corp.example/debian",
+        EXEC_SANDBOX_DEBIAN_SECURITY_MIRROR: "http://host:8080/debian-security/",
+        EXEC_SANDBOX_DEBIAN_PROXY: "http://proxy.corp.example:3142/"
+      },
+      credentials: [{ standIn: "registry-0-stand-in", host: "mirror.corp.example:443", value: "secret" }]
+    })
+    const unsaid = { main: undefined, security: undefined, proxy: undefined, httpsProxy: undefined }
+    const own = configured(["python"], { ...quiet, PIP_CONFIG_FILE: "/dev/null" }, "/nonexistent", unsaid)
+    assert.deepStrictEqual(Object.keys(own.trusted.env), [
+      "EXEC_SANDBOX_DEBIAN_MIRROR",
+      "EXEC_SANDBOX_DEBIAN_SECURITY_MIRROR"
+    ])
+    assert.lengthOf(own.indexes, 3)
+  })
+
+  it("of Debian are found among all that apt knows", () => {
+    const none = { proxy: "", httpsProxy: "" }
+    const targets = [
+      "https://docker.example/linux/debian Docker",
+      "http://ubuntu.example/ubuntu/ Ubuntu",
+      "http://a.example/debian/ Debian",
+      "http://b.example/debian Debian",
+      "http://a.example/debian-security $(ORIGIN)"
+    ].join("\n")
+    assert.deepStrictEqual(fromApt({}, targets, { proxy: "http://proxy.example:3142\n", httpsProxy: "" }), {
+      main: "http://a.example/debian/",
+      security: "http://a.example/debian-security",
+      proxy: "http://proxy.example:3142",
+      httpsProxy: undefined
+    })
+    const said = { EXEC_SANDBOX_DEBIAN_MIRROR: "http://c.example/debian" }
+    assert.deepInclude(fromApt(said, targets, none), { main: "http://c.example/debian", security: undefined })
+    const security = { EXEC_SANDBOX_DEBIAN_SECURITY_MIRROR: "http://d.example/security" }
+    assert.deepInclude(fromApt(security, targets, none), {
+      main: "http://a.example/debian/",
+      security: "http://d.example/security"
+    })
+    const nothing = fromApt({ EXEC_SANDBOX_DEBIAN_MIRROR: " " }, "", none)
+    assert.deepStrictEqual(variables(nothing), {})
+  })
 
   it.live("say where their files are, in JSON or in HTML", () =>
     Effect.gen(function* () {
