@@ -190,13 +190,22 @@ export class TemplateUnusable extends Schema.TaggedError<TemplateUnusable>()("Te
   }
 }
 
-/** A package registry could not be reached, or did not answer as it should, three times. @since 0.1.0 @category reasons */
+/**
+ * A package registry could not be reached, or did not answer as it should, three times; or it `refused` to serve who asks, which
+ * no further try will change.
+ *
+ * @since 0.1.0
+ * @category reasons
+ */
 export class PackagesUnavailable extends Schema.TaggedError<PackagesUnavailable>()("PackagesUnavailable", {
   ecosystem: Schema.Literals(["python", "javascript", "debian"]),
+  refused: Schema.Boolean,
   problem: Schema.String
 }) {
   /** Whether the same call may be made again. */
-  readonly retry = "safe" as const
+  get retry(): "safe" | "never" {
+    return this.refused ? "never" : "safe"
+  }
   override get message(): string {
     return `${this.ecosystem} packages: ${this.problem}`
   }

@@ -129,6 +129,16 @@ describe("package installers", () => {
     })
   )
 
+  it.effect("are not run again for a registry that refuses to serve them", () =>
+    Effect.gen(function* () {
+      const { ran, vm } = machine([{ status: "refused", problem: "the index answers 401" }, installed])
+      const error = yield* Effect.flip(installing(vm))
+      assert.lengthOf(ran, 1)
+      assert.strictEqual(error._tag === "SandboxError" && error.retry, "never")
+      assert.strictEqual(error.message, "python packages: the index answers 401")
+    })
+  )
+
   it.effect("are given a stand-in for each credential, and nothing afterwards", () =>
     Effect.gen(function* () {
       const { networks, vm } = machine([installed])

@@ -2,8 +2,10 @@
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Schedule from "effect/Schedule"
 import { createHash } from "node:crypto"
 import { readFileSync, writeFileSync } from "node:fs"
+import * as http from "node:http"
 import * as https from "node:https"
 import { join } from "node:path"
 import { gzipSync } from "node:zlib"
@@ -12,6 +14,7 @@ import * as Packages from "../src/Packages.ts"
 import { Dialler } from "../src/egress/Dial.ts"
 import { Resolver } from "../src/egress/Resolver.ts"
 import { configured, Finder } from "../src/egress/Registries.ts"
+import * as PackageInstall from "../src/internal/PackageInstall.ts"
 import { Sandbox } from "../src/Sandbox.ts"
 import { Template } from "../src/Template.ts"
 import { Host } from "../src/Host.ts"
@@ -54,7 +57,7 @@ const entryOf = (name: string, text: string): Buffer => {
 
 /**
  * A private registry, for one scope of npm's packages: it answers who shows a token, which is this host's. Runs an effect for
- * which it is `registry.example`; gives also the tokens that were shown.
+ * which it is `registry.example`; gives also the tokens that were shown. At first it is too busy to serve anybody.
  */
 const withPrivateRegistry = Effect.fnUntraced(function* <A, E, R>(effect: Effect.Effect<A, E, R>) {
   const token = "private-registry-token"
@@ -65,6 +68,8 @@ const withPrivateRegistry = Effect.fnUntraced(function* <A, E, R>(effect: Effect
   ]
   const tarball = gzipSync(Buffer.concat([...files, Buffer.alloc(1024)]))
   const shown = new Set<string | undefined>()
+  /** How often it is in trouble before it works. */
+  let busy = 2
   const dist = {
     tarball: "https://registry.example/thing.tgz",
     shasum: createHash("sha1").update(tarball).digest("hex")
@@ -75,6 +80,7 @@ const withPrivateRegistry = Effect.fnUntraced(function* <A, E, R>(effect: Effect
     https.createServer(byName.get("registry.example") ?? {}, ({ headers, url }, response) => {
       shown.add(headers.authorization)
       if (headers.authorization !== `Bearer ${token}`) return void response.writeHead(401).end()
+      if (busy-- > 0) return void response.writeHead(503).end()
       if (url?.endsWith(".tgz")) return void response.end(tarball)
       response.writeHead(200, { "content-type": "application/json" })
       response.end(JSON.stringify(page))
@@ -230,6 +236,38 @@ ls -A /var/lib/apt/lists /var/cache/apt/archives /var/tmp; test ! -e /usr/sbin/p
           assert.include(missing.available, "1.17.0")
         }).pipe(Effect.scoped),
       600_000
+    )
+
+    it.effect(
+      "one that stays in trouble may be tried again, and one that refuses credentials need not be",
+      () =>
+        Effect.gen(function* () {
+          const { vm } = yield* (yield* Template).clone(512)
+          let asked = 0
+          const port = yield* listening(
+            http.createServer(({ url }, response) => {
+              asked++
+              response.writeHead(url?.startsWith("/busy/") ? 503 : 401).end()
+            })
+          )
+          const failing = (place: string) => {
+            const told = { PIP_CONFIG_FILE: "/dev/null", PIP_INDEX_URL: `http://127.0.0.1:${port}/${place}/` }
+            return PackageInstall.install(vm, { python: ["six==1.17.0"] }, 512, Schedule.recurs(0)).pipe(
+              Effect.provideService(Finder, (ecosystems) => configured(ecosystems, told)),
+              Effect.flip
+            )
+          }
+          const refused = yield* failing("private")
+          assert.strictEqual(refused.message, "python packages: the index answers 401")
+          assert.strictEqual(refused._tag === "SandboxError" && refused.retry, "never")
+          assert.strictEqual(asked, 1)
+          const busy = yield* failing("busy")
+          assert.match(busy.message, /^python packages: the index cannot be read: .*\b503\b/)
+          assert.strictEqual(busy._tag === "SandboxError" && busy.retry, "safe")
+          // pip has tried again by itself.
+          assert.strictEqual(asked, 4)
+        }).pipe(Effect.scoped),
+      300_000
     )
 
     it.effect(

@@ -19,6 +19,8 @@ const answer = (status, fields) => {
 /** npm's codes for a package, or a version of it, that the registry does not have. */
 const absent = new Set(["E404", "ETARGET", "ENOVERSIONS", "EINVALIDTAGNAME"])
 const conflicts = new Set(["ERESOLVE", "EBADPLATFORM", "EBADENGINE", "EINVALIDPACKAGENAME", "EUNSUPPORTEDPROTOCOL"])
+/** What npm's code for a registry's answer means: who is not served has nothing to gain from another try. */
+const trouble = (code) => (code === "E401" || code === "E403" ? "refused" : "registry")
 const ours = new Set(["ENOSPC", "EACCES", "EPERM", "EROFS", "ENOMEM", "EMFILE"])
 
 /** What the registry itself says of each package: npm does not say in so many words which one it did not find. */
@@ -33,7 +35,7 @@ const lookUp = async (problem) => {
     try {
       page = await fetch(registry + name.replace("/", "%2f"), { signal: AbortSignal.timeout(30_000) })
       if (page.status === 404) answer("not-found", { name, available: [] })
-      if (!page.ok) answer("registry", { problem: `the registry answers ${page.status}` })
+      if (!page.ok) answer(trouble(`E${page.status}`), { problem: `the registry answers ${page.status}` })
       page = await page.json()
     } catch (error) {
       answer("registry", { problem: `the registry cannot be reached: ${error.cause?.code ?? error.message}` })
@@ -63,7 +65,8 @@ const options = [
   "--save-exact"
 ]
 options.push(
-  "--fetch-retries=1",
+  "--fetch-retries=2",
+  "--fetch-retry-factor=2",
   "--fetch-retry-mintimeout=1000",
   "--fetch-retry-maxtimeout=5000",
   "--fetch-timeout=60000"
@@ -105,4 +108,4 @@ const problem = `${error.code ?? `npm ended with ${npm.status ?? npm.signal}`}: 
 if (absent.has(error.code)) lookUp(problem)
 else if (conflicts.has(error.code)) answer("conflict", { problem })
 else if (error.code === undefined || ours.has(error.code)) answer("failed", { problem })
-else answer("registry", { problem })
+else answer(trouble(error.code), { problem })

@@ -21,6 +21,11 @@ def normal(name):
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def trouble(code, problem):
+    """What a registry's answer means: who is not served has nothing to gain from another try."""
+    answer("refused" if code in (401, 403) else "registry", problem=problem)
+
+
 def look_up(name):
     """What the index itself says of a package that pip could not find: a page that cannot be had is no page that is not there."""
     import urllib.error
@@ -38,7 +43,7 @@ def look_up(name):
     except urllib.error.HTTPError as error:
         if error.code in (404, 410):
             return []
-        answer("registry", problem=f"the index answers {error.code}")
+        trouble(error.code, f"the index answers {error.code}")
     except OSError as error:
         answer("registry", problem=f"the index cannot be reached: {error}")
     known = []
@@ -69,10 +74,20 @@ def importable(names):
 
 def install():
     from pip._internal.commands import create_command
+    from pip._internal.index import collector
     from pip._internal.exceptions import DistributionNotFound, HashMismatch, InstallationError, NetworkConnectionError
     from pip._vendor.requests.exceptions import RequestException
     from pip._vendor.urllib3.exceptions import HTTPError
 
+    # A page that cannot be had is, to pip, one without files.
+    unread = []
+
+    def missed(_, reason, *__, **___):
+        code = getattr(getattr(reason, "response", None), "status_code", None)
+        if code not in (404, 410):
+            unread.append((code, f"the index {f'cannot be read: {reason}' if code is None else f'answers {code}'}"))
+
+    collector._handle_get_simple_fail = missed
     report = "/tmp/.exec-sandbox-report.json"
     options = ["--user", "--only-binary", ":all:", "--no-cache-dir", "--no-input", "--no-warn-script-location"]
     # What is imported before sealing is compiled then; the rest of a large package would take minutes under emulation.
@@ -82,16 +97,15 @@ def install():
         # With --debug an error is an exception, not a line of text.
         status = create_command("install").main([*options, "--debug", *order["specs"]])
     except DistributionNotFound as error:
+        if unread:
+            trouble(*unread[0])
         causes = getattr(error.__cause__, "causes", [])
         own = [cause.requirement for cause in causes if cause.parent is None]
         if len(causes) == 1 and own:
             answer("not-found", name=normal(own[0].project_name), available=look_up(own[0].project_name))
-        # A dependency that is not found may be one that could not be asked for.
-        for cause in causes:
-            look_up(cause.requirement.project_name)
         answer("conflict", problem="; ".join(cause.requirement.format_for_error() for cause in causes) or str(error))
     except (NetworkConnectionError, HashMismatch, RequestException, HTTPError) as error:
-        answer("registry", problem=str(error))
+        trouble(getattr(getattr(error, "response", None), "status_code", None), str(error))
     except InstallationError as error:
         answer("conflict", problem=str(error))
     if status != 0:

@@ -131,6 +131,8 @@ interface Told {
   readonly extra: ReadonlyArray<string>
   /** npm's setting for each scope that has a registry of its own. */
   readonly scoped: ReadonlyMap<string, string>
+  /** pip's hosts that need no TLS, or none that anybody vouches for. */
+  readonly insecure?: ReadonlyArray<string>
   /** What credentials this host has for it. */
   readonly secret: (url: URL) => Found
 }
@@ -148,7 +150,8 @@ const python = (env: Env, home: string): Told => {
     ...uv.extra
   ]
   const netrc = readFile(first(env["NETRC"]) ?? path.join(home, ".netrc"))
-  return { index, extra: [...new Set(extra)], scoped: new Map<string, string>(), secret: inPip(netrc) }
+  const insecure = words(first(env["PIP_TRUSTED_HOST"], configured.get("trusted-host")))
+  return { index, extra: [...new Set(extra)], scoped: new Map<string, string>(), insecure, secret: inPip(netrc) }
 }
 
 const javascript = (env: Env, home: string): Told => {
@@ -188,6 +191,7 @@ const debian = ({ httpsProxy, main, proxy, security }: DebianMirror): Told => ({
 
 /** Names of this host in a URL, which mean the guest itself inside a guest. */
 const loopback = /^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$/
+const loopbackHost = /^(localhost|127\.\d+\.\d+\.\d+|\[::1\])(?=:|$)/
 
 /** A URL as a guest may have it: without credentials, and with this host by the name it has in there. */
 const forGuest = (url: URL, standIn: string | undefined = undefined): string => {
@@ -231,7 +235,7 @@ export const configured = (
   const trusted: Record<string, string> = {}
   const credentials: Array<{ readonly standIn: string; readonly host: string; readonly value: string }> = []
   const withheld = new Set<string>()
-  for (const [ecosystem, { extra, index, scoped, secret }] of tools) {
+  for (const [ecosystem, { extra, index, insecure = [], scoped, secret }] of tools) {
     const main = parse(index ?? "")
     const others = extra.map(parse).filter(isUrl)
     // A page of each index that there is in all of them, and says where files are.
@@ -264,6 +268,10 @@ export const configured = (
         if (list !== "") Object.assign(to, { PIP_EXTRA_INDEX_URL: list, UV_INDEX: list })
       }
       tell(told, (url) => forGuest(url))
+      // pip needs no TLS with the host that it runs on, which a guest does not know by that name.
+      const near = [main, ...others].some((url) => url?.protocol === "http:" && loopback.test(url.hostname))
+      const plain = new Set([...(near ? ["host"] : []), ...insecure.map((it) => it.replace(loopbackHost, "host"))])
+      if (plain.size > 0) told["PIP_TRUSTED_HOST"] = [...plain].join(" ")
       tell(trusted, (url) => forGuest(url, standIns.get(url.href)))
     } else if (ecosystem === "debian") {
       for (const [name, text] of Object.entries(apt === undefined ? {} : variables(apt))) {

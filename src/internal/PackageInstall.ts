@@ -37,7 +37,7 @@ const Answer = Schema.fromJsonString(
       name: Schema.String,
       available: Schema.Array(Schema.String.check(Schema.isMaxLength(100))).check(Schema.isMaxLength(10))
     }),
-    Schema.Struct({ status: Schema.Literals(["registry", "conflict", "failed"]), problem: Schema.String })
+    Schema.Struct({ status: Schema.Literals(["registry", "refused", "conflict", "failed"]), problem: Schema.String })
   ])
 )
 type Answer = typeof Answer.Type
@@ -166,7 +166,8 @@ const installAll = Effect.fnUntraced(function* (
   ecosystem: Ecosystem,
   packages: ReadonlyArray<{ readonly name: string; readonly spec: string }>,
   program: string,
-  step: "fetch" | "install"
+  step: "fetch" | "install",
+  retries: Schedule.Schedule<unknown>
 ): Effect.fn.Return<Installed, SandboxError | PackageError> {
   const { argv, user } = tools[ecosystem]
   const withheld = yield* PackageNetwork.withheld([ecosystem])
@@ -176,15 +177,17 @@ const installAll = Effect.fnUntraced(function* (
   const attempt = Effect.gen(function* () {
     const { evidence, out, said } = yield* run
     const answer = Option.getOrUndefined(decodeAnswer(out))
-    if (answer?.status === "registry") return yield* unavailable(ecosystem, answer.problem, withheld)
+    if (answer?.status === "registry" || answer?.status === "refused") {
+      return yield* unavailable(ecosystem, answer.problem, answer.status === "refused", withheld)
+    }
     if (answer !== undefined) return answer
     const limit = evidence.limits[0]?.limit
     const why = limit === undefined ? `ended with ${evidence.exitCode ?? evidence.signal}` : `met its ${limit} limit`
     return { status: "failed" as const, problem: `its installer ${why}: ${said.trim()}` }
   })
   const answer: Answer = yield* Effect.retry(attempt, {
-    schedule: again,
-    while: ({ reason }) => reason._tag === "PackagesUnavailable"
+    schedule: retries,
+    while: ({ reason }) => reason._tag === "PackagesUnavailable" && reason.retry === "safe"
   })
   switch (answer.status) {
     case "installed":
@@ -192,7 +195,7 @@ const installAll = Effect.fnUntraced(function* (
     case "not-found":
       // A registry that wants to know who asks mostly says of a private package that it is not there.
       if (withheld !== undefined) {
-        return yield* unavailable(ecosystem, `there is no ${specOf(answer.name)} for everybody`, withheld)
+        return yield* unavailable(ecosystem, `there is no ${specOf(answer.name)} for everybody`, true, withheld)
       }
       return yield* new PackageError({
         ecosystem,
@@ -206,10 +209,16 @@ const installAll = Effect.fnUntraced(function* (
   }
 })
 
-const unavailable = (ecosystem: Ecosystem, problem: string, withheld: string | undefined): SandboxError =>
+const unavailable = (
+  ecosystem: Ecosystem,
+  problem: string,
+  refused: boolean,
+  withheld: string | undefined
+): SandboxError =>
   fail(
     new PackagesUnavailable({
       ecosystem,
+      refused,
       problem: `${problem.slice(0, maxSaid)}${withheld === undefined ? "" : `; ${withheld}`}`
     })
   )
@@ -274,7 +283,8 @@ const importAll = Effect.fnUntraced(function* (
 export const install = Effect.fn("Packages.install")(function* (
   vm: Installer,
   packages: Packages,
-  memoryMiB: number
+  memoryMiB: number,
+  retries: Schedule.Schedule<unknown> = again
 ): Effect.fn.Return<Lock, SandboxError | PackageError> {
   const texts = yield* programs
   const all = parsed(packages)
@@ -290,7 +300,7 @@ export const install = Effect.fn("Packages.install")(function* (
     memoryMiB,
     Effect.gen(function* () {
       for (const ecosystem of used) {
-        const installed = yield* installAll(vm, ecosystem, wantedOf(ecosystem), texts[ecosystem], "fetch")
+        const installed = yield* installAll(vm, ecosystem, wantedOf(ecosystem), texts[ecosystem], "fetch", retries)
         modules[ecosystem] = installed.modules
         resolved.push(
           ...installed.resolved.map(({ integrity, name, version }) => ({ ecosystem, name, version, integrity }))
@@ -298,7 +308,7 @@ export const install = Effect.fn("Packages.install")(function* (
       }
     })
   )
-  if (used.includes("debian")) yield* installAll(vm, "debian", wantedOf("debian"), texts.debian, "install")
+  if (used.includes("debian")) yield* installAll(vm, "debian", wantedOf("debian"), texts.debian, "install", retries)
   const imported: Array<string> = []
   for (const ecosystem of interpreters) {
     const asked = packages.imports?.[ecosystem]

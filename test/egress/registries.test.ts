@@ -71,6 +71,9 @@ describe("registries", () => {
       const env = { ...quiet, PIP_INDEX_URL: "http://127.0.0.1:3141/root", NPM_CONFIG_REGISTRY: "https://env.example" }
       const told = configured(["python", "javascript"], env, directory)
       assert.strictEqual(told.env["PIP_INDEX_URL"], "http://host:3141/root")
+      assert.strictEqual(told.env["PIP_TRUSTED_HOST"], "host")
+      const insecure = configured(["python"], { ...quiet, PIP_TRUSTED_HOST: "localhost:3141 p.example" }, directory)
+      assert.strictEqual(insecure.env["PIP_TRUSTED_HOST"], "host:3141 p.example")
       assert.strictEqual(told.env["NPM_CONFIG_REGISTRY"], "https://env.example/")
       assert.includeMembers(hosts(["python"], env, directory), ["host:3141"])
     })
