@@ -104,7 +104,9 @@ type Refuse = (refused: Pick<Unfit, "reason" | "grant"> & { readonly rule: strin
 const serverName =
   (target: Target, refuse: Refuse) =>
   (hello: Hello): string | undefined => {
-    const said = hello._tag === "Hello" && hello.name !== null ? parseHost(hello.name) : undefined
+    // In ASCII: what else it might stand for is not for the server to guess.
+    const written = hello._tag === "Hello" && hello.name !== null && /^[!-~]*$/.test(hello.name) ? hello.name : ""
+    const said = parseHost(written)
     const name = hostText(target.host)
     if (said?.kind === "name" && said.name === name) return undefined
     return refuse({
@@ -117,7 +119,7 @@ const serverName =
             : `TLS for ${JSON.stringify(hello.name.slice(0, 253))}`
           : hello._tag === "Not"
             ? hello.problem
-            : "a ClientHello that is too long"
+            : "a ClientHello that is cut short"
     })
   }
 
@@ -165,6 +167,9 @@ export const make = Effect.fnUntraced(function* (
   }
   compiled = compile(first)
   hold(first)
+  /** Grows with each policy, and how many of its questions wait for their answers. */
+  let policies = 0
+  let questions = 0
   /** What `ask` has said, by target. */
   let answers = new Map<string, Effect.Effect<Explanation>>()
   yield* Effect.addFinalizer(() =>
@@ -185,12 +190,16 @@ export const make = Effect.fnUntraced(function* (
       rule,
       grant: `allow ${JSON.stringify(text)} in the session's network policy`
     })
+    // Who asks may leave, and the question stays.
+    if (questions >= maxConnections) return denied("ask: too many questions at once")
+    questions++
     const question = Effect.suspend(() => ask({ host: hostText(target.host), port: target.port, target: text })).pipe(
       Effect.map(({ allow, reason }): Explanation =>
         allow ? { decision: "allow", rule: `ask: ${reason}`, grant: null } : denied(`ask: ${reason}`)
       ),
       Effect.catchCause(() => Effect.succeed(denied("ask: it failed"))),
-      Effect.timeoutOrElse({ duration: askMs, orElse: () => Effect.succeed(denied("ask: no answer in time")) })
+      Effect.timeoutOrElse({ duration: askMs, orElse: () => Effect.succeed(denied("ask: no answer in time")) }),
+      Effect.ensuring(Effect.sync(() => questions--))
     )
     const answer = shared(question)
     answers.set(text, answer)
@@ -219,7 +228,7 @@ export const make = Effect.fnUntraced(function* (
   })
 
   /** Decides and connects. */
-  const reach = Effect.fnUntraced(function* (target: Target, entry: Ledger.Entry) {
+  const reachNow = Effect.fnUntraced(function* (target: Target, entry: Ledger.Entry) {
     const decision = yield* decide(target)
     if (decision.decision !== "allow") return new Refused(decision)
     entry.decision = "allow"
@@ -233,6 +242,16 @@ export const make = Effect.fnUntraced(function* (
       problem = socket.failure.code
     }
     return problem
+  })
+
+  /** The same by a policy that still holds when the connection is there. */
+  const reach = Effect.fnUntraced(function* (target: Target, entry: Ledger.Entry) {
+    for (;;) {
+      const decided = policies
+      const reached = yield* reachNow(target, entry)
+      if (typeof reached === "string" || reached instanceof Refused || decided === policies) return reached
+      reached.socket.destroy()
+    }
   })
 
   /** Who must be named where the port is TLS's and a name was granted. */
@@ -366,6 +385,7 @@ export const make = Effect.fnUntraced(function* (
     update: (policy) =>
       Effect.sync(() => {
         hold(policy)
+        policies++
         answers = new Map()
         for (const it of live) {
           const allowed =

@@ -5,6 +5,7 @@
 import * as Context from "effect/Context"
 import * as Data from "effect/Data"
 import * as Effect from "effect/Effect"
+import * as Fiber from "effect/Fiber"
 import * as Semaphore from "effect/Semaphore"
 import * as dns from "node:dns"
 
@@ -42,25 +43,38 @@ const holdsMs = 10_000
 const patience = "10 seconds"
 const maxAnswers = 1024
 
+/**
+ * Runs an effect that cannot be given up once it has begun, for somebody who can: what it holds is held until it really ends.
+ */
+const outlasting = <A, E>(effect: Effect.Effect<A, E>): Effect.Effect<A, E> =>
+  Effect.flatMap(Effect.forkDetach(effect, { startImmediately: true }), (fiber) =>
+    Effect.onInterrupt(Fiber.join(fiber), () => Effect.sync(() => fiber.interruptUnsafe()))
+  )
+
 /** A session's resolver over another: bounded, and asking once for what many want at a time. */
 export const bounded = (resolve: Resolve, now: () => number): Resolve => {
   const mine = Semaphore.makeUnsafe(eachSession)
   const answers = new Map<string, { readonly until: number; readonly addresses: ReadonlyArray<string> }>()
   return (name) =>
-    mine.withPermit(
-      Effect.suspend(() => {
-        const known = answers.get(name)
-        if (known !== undefined && known.until > now()) return Effect.succeed(known.addresses)
-        return everybody.withPermit(resolve(name)).pipe(
-          Effect.timeoutOrElse({ duration: patience, orElse: () => Effect.fail(new Unresolved({ code: "ETIMEOUT" })) }),
-          Effect.tap((addresses) =>
-            Effect.sync(() => {
-              answers.delete(name)
-              answers.set(name, { until: now() + holdsMs, addresses })
-              if (answers.size > maxAnswers) for (const oldest of answers.keys()) if (answers.delete(oldest)) break
-            })
+    mine
+      .withPermit(
+        Effect.suspend(() => {
+          const known = answers.get(name)
+          if (known !== undefined && known.until > now()) return Effect.succeed(known.addresses)
+          // The system's resolver goes on whoever leaves, on its thread.
+          return everybody.withPermit(Effect.uninterruptible(resolve(name))).pipe(
+            Effect.tap((addresses) =>
+              Effect.sync(() => {
+                answers.delete(name)
+                answers.set(name, { until: now() + holdsMs, addresses })
+                if (answers.size > maxAnswers) for (const oldest of answers.keys()) if (answers.delete(oldest)) break
+              })
+            )
           )
-        )
-      })
-    )
+        })
+      )
+      .pipe(
+        outlasting,
+        Effect.timeoutOrElse({ duration: patience, orElse: () => Effect.fail(new Unresolved({ code: "ETIMEOUT" })) })
+      )
 }

@@ -329,6 +329,84 @@ describe("Egress", () => {
     })
   )
 
+  it.live("asks only so many questions at a time, whoever waits for the answers", () =>
+    Effect.gen(function* () {
+      const server = yield* shouting
+      let asked = 0
+      const ask: NetworkPolicy.Ask = () =>
+        Effect.andThen(
+          Effect.sync(() => asked++),
+          Effect.never
+        )
+      const egress = yield* world(NetworkPolicy.allow([], { ask }), server.port, {})
+      for (let n = 0; n < 256; n++) {
+        const guest = connect(egress, `n${n}.example`, 7)
+        while (asked <= n) yield* Effect.yieldNow
+        guest.receiver.gone()
+      }
+      const next = connect(egress, "next.example", 7)
+      yield* next.until(() => next.notes.length > 0)
+      assert.strictEqual(refusedWith(next), "ENETUNREACH")
+      assert.strictEqual(attempts(egress).at(-1), "deny next.example:7 ask: too many questions at once")
+      assert.strictEqual(asked, 256)
+    })
+  )
+
+  it.live("a connection that comes about after the policy was changed is the new one's to grant", () =>
+    Effect.gen(function* () {
+      const server = yield* shouting
+      const dial = yield* Dialler
+      const dialling = yield* Deferred.make<void>()
+      const go = yield* Deferred.make<void>()
+      const egress = yield* Egress.make(NetworkPolicy.allow(["a.example:7", "b.example:7"])).pipe(
+        Effect.provideService(Dialler, () =>
+          Effect.andThen(
+            Effect.andThen(Deferred.succeed(dialling, undefined), Deferred.await(go)),
+            dial("127.0.0.1", server.port)
+          )
+        ),
+        Effect.provideService(Resolver, () => Effect.succeed(["203.0.113.9"]))
+      )
+      const a = connect(egress, "a.example", 7)
+      const b = connect(egress, "b.example", 7)
+      yield* Deferred.await(dialling)
+      yield* egress.update(NetworkPolicy.allow(["b.example:7"]))
+      yield* Deferred.succeed(go, undefined)
+      for (const guest of [a, b]) yield* guest.until(() => guest.notes.length > 0)
+      assert.strictEqual(refusedWith(a), "ENETUNREACH")
+      assert.deepStrictEqual(b.notes, [{ event: "connected" }])
+      assert.deepStrictEqual(attempts(egress), ["deny a.example:7 not-granted", "allow b.example:7 b.example:7"])
+    })
+  )
+
+  it.live("looks up few names at a time, also for those who leave", () =>
+    Effect.gen(function* () {
+      const server = yield* shouting
+      const slow = yield* Deferred.make<void>()
+      const looking: Array<string> = []
+      const egress = yield* Egress.make(NetworkPolicy.allow(["*.example:7"])).pipe(
+        Effect.provideService(Dialler, yield* Dialler),
+        Effect.provideService(Resolver, (name) => {
+          looking.push(name)
+          return Effect.as(Deferred.await(slow), ["127.0.0.1"])
+        })
+      )
+      const names = Array.from({ length: 20 }, (_, n) => `n${n}.example`)
+      for (const name of names) {
+        const guest = connect(egress, name, 7)
+        for (let turn = 0; turn < 20; turn++) yield* Effect.yieldNow
+        guest.receiver.gone()
+      }
+      assert.deepStrictEqual(looking, names.slice(0, 2))
+      yield* Deferred.succeed(slow, undefined)
+      const next = connect(egress, "next.example", 7)
+      yield* next.until(() => next.notes.length > 0)
+      assert.deepStrictEqual(looking, [...names.slice(0, 2), "next.example"])
+      assert.strictEqual(attempts(egress).at(-1), "deny next.example:7 loopback")
+      assert.strictEqual(server.seen.length, 0)
+    })
+  )
+
   it.live("learns from a registry where its files are, when somebody asks for them", () =>
     Effect.gen(function* () {
       const server = yield* shouting
