@@ -10,8 +10,10 @@
  *   is worth nothing to who receives it.
  * - For this the host ends the TLS of connections to hosts with a secret, and of no others: the guest is shown a certificate by
  *   an authority that is made for the session, and whose key never leaves this process. The host itself trusts the server
- *   as its own programs do (`NODE_EXTRA_CA_CERTS` and `SSL_CERT_FILE` included). There, HTTP is 1.1, must be written in
- *   one way only, and must name the host that was granted (the rules `http-syntax` and `http-host`).
+ *   as its own programs do (`NODE_EXTRA_CA_CERTS` and `SSL_CERT_FILE` included). There, HTTP must be written in one way only,
+ *   and must name the host that was granted (the rules `http-syntax` and `http-host`). It is HTTP/1.1, to which clients that
+ *   offer HTTP/2 beside it (curl, browsers, `fetch`) go back by themselves; a connection of one that offers nothing else (gRPC,
+ *   `node:http2`) is refused at once, with the rule `http-version`.
  * - Responses are passed on as they are: **a host that sends back what it was sent shows the secret to the guest.** So give a
  *   secret to hosts that do not, and name the `header` where one will do.
  *

@@ -383,7 +383,7 @@ print(ask("https://a.example/py", Authorization=f"Bearer {token}"), ask("https:/
               )
             )
             const programs = `
-curl -sS -u "user:$TOKEN" https://a.example/curl
+curl -sS --http2 -u "user:$TOKEN" https://a.example/curl
 env | grep -c ^TOKEN=exec-sandbox-secret-`
             const ran = yield* bash(it, programs)
             shown.push(ran)
@@ -411,6 +411,15 @@ env | grep -c ^TOKEN=exec-sandbox-secret-`
               rule: "secret",
               grant: 'send TOKEN over TLS to one of its hosts, or add "a.example:80" to them'
             })
+
+            // Whoever can speak HTTP/1.1 has done so; who insists on HTTP/2 is told.
+            const insisting = { _tag: "PermissionDenied", target: "a.example:443", rule: "http-version" } as const
+            const http2 = `await new Promise((ready, failed) =>
+              require("node:http2").connect("https://a.example").on("connect", ready).on("error", failed))`
+            assert.deepInclude(yield* failure(javascript(it, http2)), { ...insisting, grant: "speak HTTP/1.1" })
+            const curl2 = yield* failure(bash(it, "curl -sS --http2-prior-knowledge https://a.example/"))
+            assert.deepInclude(curl2, insisting)
+            assert.deepInclude(curl2.receipt.egress?.[0], { decision: "deny", reason: 'TLS for "h2" only' })
 
             // Its programs go on as they were, with what they remember.
             const [forked] = yield* within(it.fork(1))

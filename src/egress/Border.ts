@@ -14,7 +14,7 @@ import * as Exchange from "./Exchange.ts"
 import { GuestStream } from "./GuestStream.ts"
 import type { Entry } from "./Ledger.ts"
 import type { Bound } from "./Placeholders.ts"
-import { maxHead, type Unfit } from "./RequestHead.ts"
+import { maxHead, otherVersion, type Unfit } from "./RequestHead.ts"
 import type { Identity } from "./SessionAuthority.ts"
 import type { Peer, Splice } from "./Splice.ts"
 import { hostText, type Target } from "./Target.ts"
@@ -56,7 +56,7 @@ export const make = (crossing: Crossing): Splice => {
   const { entry, mine, others, peer, socket, target } = crossing
   const guest = new GuestStream(peer, entry)
   /** The first bytes, until they are judged. */
-  let held: Buffer | undefined = Buffer.alloc(0)
+  let held: ReturnType<typeof ClientHello.reader> | undefined = ClientHello.reader()
   let guestEnded = false
   let done = false
   let exchange: Exchange.Exchange | undefined
@@ -95,6 +95,14 @@ export const make = (crossing: Crossing): Splice => {
       finish(exchange?.busy() === true ? "the guest closed the connection" : undefined)
   }
   guest.on("finish", ended)
+
+  /** Refuses a guest that speaks no HTTP/1.1. */
+  const otherHttp = (hello: ClientHello.Hello): string | undefined => {
+    const offered = (hello._tag === "Hello" ? hello.protocols : null) ?? ["http/1.1"]
+    if (offered.includes("http/1.1")) return undefined
+    const shown = offered.slice(0, 4).map((it) => JSON.stringify(it.slice(0, 40)))
+    return crossing.refuse(otherVersion(`TLS for ${shown.join(", ")} only`))
+  }
 
   /** Speaks TLS with the server, and after that with the guest. */
   const begin = (): void => {
@@ -169,19 +177,18 @@ export const make = (crossing: Crossing): Splice => {
     data: (bytes) => {
       if (done) return
       if (held === undefined) return guest.receive(bytes)
-      held = Buffer.concat([held, bytes])
-      const hello = ClientHello.read(held)
-      if (hello._tag === "More" && held.length < ClientHello.maxHello) return
-      const refused = crossing.check(hello)
+      const hello = held.read(bytes)
+      if (hello._tag === "More") return
+      const refused = crossing.check(hello) ?? otherHttp(hello)
       if (refused !== undefined) return finish(refused)
-      const first = held
+      const first = held.all()
       held = undefined
       guarded(begin)()
       guest.receive(first)
     },
     end: () => {
       if (done) return
-      if (held !== undefined && held.length > 0) {
+      if (held !== undefined && held.all().length > 0) {
         return finish(crossing.check({ _tag: "Not", problem: "a ClientHello that is cut short" }))
       }
       guestEnded = true

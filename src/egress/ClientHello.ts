@@ -2,14 +2,20 @@
  * The server name in a TLS ClientHello (RFC 8446, RFC 6066), read from bytes that a hostile guest has written.
  */
 
-/** `More`: not all of it is there yet. `Not`: this is no ClientHello. `name` is null where the extension is absent. */
+/**
+ * `More`: not all of it is there yet. `Not`: this is no ClientHello. `name` is null where the extension is absent, `protocols` are
+ * those of ALPN.
+ */
 export type Hello =
   | { readonly _tag: "More" }
   | { readonly _tag: "Not"; readonly problem: string }
-  | { readonly _tag: "Hello"; readonly name: string | null }
+  | { readonly _tag: "Hello"; readonly name: string | null; readonly protocols: ReadonlyArray<string> | null }
 
-/** A ClientHello may be large (post-quantum keys, ECH), but not larger than this many bytes. */
-export const maxHello = 64 * 1024
+/** A ClientHello may be large (post-quantum keys, ECH), but not larger than this many bytes, records included. */
+const maxHello = 64 * 1024
+
+/** Protocols of ALPN that are looked at. */
+const maxProtocols = 32
 
 const not = (problem: string): Hello => ({ _tag: "Not", problem })
 const more: Hello = { _tag: "More" }
@@ -17,7 +23,7 @@ const more: Hello = { _tag: "More" }
 class Short extends Error {}
 
 /** Reads fields one after the other; throws `Short` at the end of the bytes. */
-const reader = (bytes: Buffer) => {
+const fields = (bytes: Buffer) => {
   let at = 0
   const take = (length: number): Buffer => {
     if (at + length > bytes.length) throw new Short()
@@ -28,60 +34,112 @@ const reader = (bytes: Buffer) => {
   return { number, take, vector: (size: number): Buffer => take(number(size)), left: () => bytes.length - at }
 }
 
-/** The handshake message out of its records, as far as they are there. */
-const handshake = (bytes: Buffer): Buffer | Hello => {
-  const parts: Array<Buffer> = []
-  let size = 0
-  let wanted = 4
-  for (let at = 0; size < wanted;) {
-    if (bytes.length > at && bytes[at] !== 22) return not("it is not TLS")
-    if (bytes.length > at + 1 && bytes[at + 1] !== 3) return not("it is not TLS")
-    if (bytes.length < at + 5) return more
-    const length = bytes.readUInt16BE(at + 3)
-    if (length === 0 || length > 16_384) return not("a TLS record of a length that there is not")
-    const part = bytes.subarray(at + 5, at + 5 + length)
-    parts.push(part)
-    size += part.length
-    const head = Buffer.concat(parts)
-    if (head.length > 0 && head[0] !== 1) return not("TLS that begins with something else than a ClientHello")
-    if (head.length >= 4) wanted = 4 + head.readUIntBE(1, 3)
-    if (wanted > maxHello) return not("a ClientHello that is too long")
-    if (part.length < length && size < wanted) return more
-    at += 5 + length
-  }
-  return Buffer.concat(parts).subarray(4, wanted)
+/** The name in the extension `server_name`. */
+const serverName = (value: Buffer): string => {
+  const list = fields(fields(value).vector(2))
+  const type = list.number(1)
+  const name = list.vector(2)
+  if (type !== 0 || list.left() > 0) throw new Error("a server name that is no host's")
+  return name.toString("latin1")
 }
 
-const serverName = (body: Buffer): string | null => {
-  const message = reader(body)
+const protocolsIn = (value: Buffer): ReadonlyArray<string> => {
+  const list = fields(fields(value).vector(2))
+  const found: Array<string> = []
+  while (list.left() > 0 && found.length < maxProtocols) found.push(list.vector(1).toString("latin1"))
+  return found
+}
+
+const extensionsOf = (body: Buffer): Hello => {
+  const message = fields(body)
   message.take(2 + 32)
   message.vector(1)
   message.vector(2)
   message.vector(1)
-  if (message.left() === 0) return null
-  const extensions = reader(message.vector(2))
-  let found: string | null = null
+  let name: string | null = null
+  let protocols: ReadonlyArray<string> | null = null
+  const extensions = fields(message.left() === 0 ? Buffer.alloc(0) : message.vector(2))
   while (extensions.left() > 0) {
     const kind = extensions.number(2)
     const value = extensions.vector(2)
-    if (kind !== 0) continue
-    if (found !== null) throw new Error("two server names")
-    const list = reader(reader(value).vector(2))
-    const type = list.number(1)
-    const name = list.vector(2)
-    if (type !== 0 || list.left() > 0) throw new Error("a server name that is no host's")
-    found = name.toString("latin1")
+    if (kind === 0 && name !== null) throw new Error("two server names")
+    if (kind === 0) name = serverName(value)
+    if (kind === 16) protocols ??= protocolsIn(value)
   }
-  return found
+  return { _tag: "Hello", name, protocols }
 }
 
-/** Reads the first bytes of a connection. With ECH the name is the outer one, which is all that can be seen. */
-export const read = (bytes: Buffer): Hello => {
-  const message = handshake(bytes)
-  if ("_tag" in message) return message
+/** With ECH the name is the outer one, which is all that can be seen. */
+const parse = (body: Buffer): Hello => {
   try {
-    return { _tag: "Hello", name: serverName(message) }
+    return extensionsOf(body)
   } catch (error) {
     return not(error instanceof Short || !(error instanceof Error) ? "a ClientHello that is cut short" : error.message)
+  }
+}
+
+/** Bytes one after the other, in twice the room each time that it is too small. */
+const growing = () => {
+  let room = Buffer.alloc(1024)
+  let size = 0
+  return {
+    add: (bytes: Uint8Array): void => {
+      if (size + bytes.length > room.length) {
+        const larger = Buffer.alloc(2 * (size + bytes.length))
+        room.copy(larger, 0, 0, size)
+        room = larger
+      }
+      room.set(bytes, size)
+      size += bytes.length
+    },
+    all: (): Buffer => room.subarray(0, size)
+  }
+}
+
+/**
+ * Reads the first bytes of a connection as they come. However small the pieces and the records are, each byte is looked at
+ * once. `all` are the bytes that it has been given.
+ */
+export const reader = (): { readonly read: (bytes: Uint8Array) => Hello; readonly all: () => Buffer } => {
+  const raw = growing()
+  /** The handshake message out of its records. */
+  const message = growing()
+  /** Where the next byte of `raw` is that was not looked at, and how many of the record are left. */
+  let at = 0
+  let left = 0
+  let said: Hello = more
+  const next = (): Hello => {
+    const bytes = raw.all()
+    for (;;) {
+      if (left === 0) {
+        if (bytes.length > at && bytes[at] !== 22) return not("it is not TLS")
+        if (bytes.length > at + 1 && bytes[at + 1] !== 3) return not("it is not TLS")
+        if (bytes.length < at + 5) return more
+        left = bytes.readUInt16BE(at + 3)
+        if (left === 0 || left > 16_384) return not("a TLS record of a length that there is not")
+        at += 5
+      }
+      const part = bytes.subarray(at, at + left)
+      if (part.length === 0) return more
+      message.add(part)
+      at += part.length
+      left -= part.length
+      const whole = message.all()
+      if (whole[0] !== 1) return not("TLS that begins with something else than a ClientHello")
+      if (whole.length < 4) continue
+      const wanted = 4 + whole.readUIntBE(1, 3)
+      if (wanted > maxHello) return not("a ClientHello that is too long")
+      if (whole.length >= wanted) return parse(whole.subarray(4, wanted))
+    }
+  }
+  return {
+    read: (bytes) => {
+      raw.add(bytes)
+      if (said._tag !== "More") return said
+      said = next()
+      if (said._tag === "More" && raw.all().length >= maxHello) said = not("a ClientHello that is too long")
+      return said
+    },
+    all: raw.all
   }
 }

@@ -146,7 +146,8 @@ export const make = (way: https.Server, server: Duplex, connection: Connection):
   way.on("connect", () => unfit("a request for a tunnel"))
   // Of TLS, too.
   way.on("clientError", (error: NodeJS.ErrnoException) => {
-    if (error.code?.startsWith("HPE_") === true) unfit(`HTTP that cannot be read: ${error.code}`)
+    if (error.code === "HPE_PAUSED_H2_UPGRADE") refuse(RequestHead.otherVersion("HTTP/2"))
+    else if (error.code?.startsWith("HPE_") === true) unfit(`HTTP that cannot be read: ${error.code}`)
     else finish(`the guest: ${messageOf(error)}`)
   })
 

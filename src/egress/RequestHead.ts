@@ -30,7 +30,7 @@ export const reserved = (name: string): boolean => hops.has(name) || framing.has
 
 /** Why a request is refused: the rule, and what is wrong. `grant` is what would be right. */
 export class Unfit {
-  readonly rule: "http-syntax" | "http-host" | "secret"
+  readonly rule: "http-syntax" | "http-version" | "http-host" | "secret"
   readonly reason: string
   readonly grant: string
   constructor(rule: Unfit["rule"], reason: string, grant: string) {
@@ -43,6 +43,9 @@ export class Unfit {
 export const wellFormed = "write the request as HTTP/1.1 in one way only"
 
 const syntax = (reason: string): Unfit => new Unfit("http-syntax", reason, wellFormed)
+
+/** A request in a version of HTTP that is not read here. */
+export const otherVersion = (reason: string): Unfit => new Unfit("http-version", reason, "speak HTTP/1.1")
 
 /** Name, value, name, value … as pairs; the names in lower case. */
 const pairs = function* (raw: ReadonlyArray<string>) {
@@ -61,7 +64,7 @@ export const own = (raw: ReadonlyArray<string>): Array<string> => {
 
 const problemOf = (request: IncomingMessage, target: Target): Unfit | undefined => {
   const { httpVersion, method, rawHeaders, url = "" } = request
-  if (httpVersion !== "1.1" && httpVersion !== "1.0") return syntax(`HTTP ${httpVersion}`)
+  if (httpVersion !== "1.1" && httpVersion !== "1.0") return otherVersion(`HTTP ${httpVersion}`)
   if (!url.startsWith("/") && !(url === "*" && method === "OPTIONS")) {
     return syntax("a request for something else than a path of this host")
   }

@@ -49,8 +49,8 @@ export const make = (
   let socketEnded = false
   let guestEnded = false
   let done = false
-  /** What the guest has written before it was judged; undefined once it was. */
-  let held: Buffer | undefined = check === undefined ? undefined : Buffer.alloc(0)
+  /** Reads what the guest has written before it was judged; undefined once it was. */
+  let held = check === undefined ? undefined : ClientHello.reader()
 
   const finish = (problem: string | undefined): void => {
     if (done) return
@@ -104,19 +104,18 @@ export const make = (
     data: (bytes) => {
       if (done) return
       if (held === undefined || check === undefined) return forward(bytes)
-      held = Buffer.concat([held, bytes])
-      const hello = ClientHello.read(held)
-      if (hello._tag === "More" && held.length < ClientHello.maxHello) return
+      const hello = held.read(bytes)
+      if (hello._tag === "More") return
       const refused = check(hello)
       if (refused !== undefined) return finish(refused)
-      const first = held
+      const first = held.all()
       begin()
       forward(first)
     },
     end: () => {
       if (done) return
       if (held !== undefined && check !== undefined) {
-        if (held.length > 0) return finish(check({ _tag: "Not", problem: "a ClientHello that is cut short" }))
+        if (held.all().length > 0) return finish(check({ _tag: "Not", problem: "a ClientHello that is cut short" }))
         begin()
       }
       guestEnded = true

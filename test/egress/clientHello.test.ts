@@ -2,7 +2,16 @@ import { assert, describe, it } from "@effect/vitest"
 import { randomBytes } from "node:crypto"
 import * as net from "node:net"
 import * as tls from "node:tls"
-import { read } from "../../src/egress/ClientHello.ts"
+import { reader } from "../../src/egress/ClientHello.ts"
+
+/** What is made of these bytes, that come in one piece or in pieces of this size. */
+const read = (bytes: Buffer, size = Math.max(bytes.length, 1)) => {
+  const { all, read } = reader()
+  let hello = read(Buffer.alloc(0))
+  for (let at = 0; at < bytes.length; at += size) hello = read(bytes.subarray(at, at + size))
+  assert.isTrue(all().equals(bytes))
+  return hello
+}
 
 /** What a real client says first. */
 const helloOf = (options: tls.ConnectionOptions): Promise<Buffer> =>
@@ -57,25 +66,47 @@ const withExtension = (hello: Buffer, kind: number, value: Buffer): Buffer => {
 describe("a ClientHello", () => {
   it("gives its server name, whole and in records of any size", async () => {
     const hello = await helloOf({ servername: "a.example.com" })
-    const expected = { _tag: "Hello", name: "a.example.com" } as const
+    const expected = { _tag: "Hello", name: "a.example.com", protocols: null } as const
     assert.deepStrictEqual(read(hello), expected)
     assert.deepStrictEqual(read(Buffer.concat([hello, randomBytes(10)])), expected)
-    for (const size of [1, 2, 3, 7, 100]) assert.deepStrictEqual(read(inRecords(hello, size)), expected)
+    for (const size of [1, 2, 3, 7, 100]) {
+      assert.deepStrictEqual(read(inRecords(hello, size)), expected)
+      assert.deepStrictEqual(read(hello, size), expected)
+      for (const piece of [1, 3, 11]) assert.deepStrictEqual(read(inRecords(hello, size), piece), expected)
+    }
     const old = await helloOf({ servername: "b.example.com", maxVersion: "TLSv1.2" })
-    assert.deepStrictEqual(read(old), { _tag: "Hello", name: "b.example.com" })
+    assert.deepStrictEqual(read(old), { _tag: "Hello", name: "b.example.com", protocols: null })
   })
 
   it("with an encrypted one inside has the outer one's name, and no two names", async () => {
     const hello = await helloOf({ servername: "outer.example" })
     const inner = await helloOf({ servername: "inner.example" })
     const encrypted = withExtension(hello, 0xfe0d, Buffer.concat([Buffer.from([0, 0, 1, 0, 1]), inner]))
-    assert.deepStrictEqual(read(encrypted), { _tag: "Hello", name: "outer.example" })
+    assert.deepStrictEqual(read(encrypted), { _tag: "Hello", name: "outer.example", protocols: null })
     const second = Buffer.from("\0\x10\0\0\x0dinner.example", "latin1")
     assert.deepStrictEqual(read(withExtension(hello, 0, second)), { _tag: "Not", problem: "two server names" })
   })
 
   it("may have no name", async () => {
-    assert.deepStrictEqual(read(await helloOf({})), { _tag: "Hello", name: null })
+    assert.deepStrictEqual(read(await helloOf({})), { _tag: "Hello", name: null, protocols: null })
+  })
+
+  it("says which protocols are offered", async () => {
+    const hello = await helloOf({ servername: "a.example.com", ALPNProtocols: ["h2", "http/1.1"] })
+    assert.deepStrictEqual(read(hello), { _tag: "Hello", name: "a.example.com", protocols: ["h2", "http/1.1"] })
+  })
+
+  it("may take several records, and not more than 64 KiB in whatever pieces", async () => {
+    const hello = await helloOf({ servername: "a.example.com" })
+    const expected = { _tag: "Hello", name: "a.example.com", protocols: null } as const
+    const large = inRecords(withExtension(hello, 21, Buffer.alloc(40_000)), 16_384)
+    assert.deepStrictEqual(read(large), expected)
+    assert.deepStrictEqual(read(large, 1000), expected)
+    const long = { _tag: "Not", problem: "a ClientHello that is too long" } as const
+    const larger = withExtension(hello, 21, Buffer.alloc(60_000))
+    // A byte a record, and a byte at a time: each of them is looked at once, or this takes minutes.
+    assert.deepStrictEqual(read(inRecords(larger, 1), 1), long)
+    assert.deepStrictEqual(read(inRecords(larger, 16_384), 1), expected)
   })
 
   it("is waited for while any byte of it is missing", async () => {
