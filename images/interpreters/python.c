@@ -98,12 +98,13 @@ static bool is_pipe(int fd, const struct execution *it, int which) {
   return fd >= 0 && fstat(fd, &status) == 0 && status.st_dev == it->pipe[which].device && status.st_ino == it->pipe[which].inode;
 }
 
-/* Whether descriptor 1 + WHICH is still what we have made it, not something that the user has put there. */
-static bool is_ours(int which) {
+/* Whether a descriptor is what we have made it, our /dev/null or a pipe of whichever execution, not something that the user has put
+   there. Only user code's directory for executions has FIFOs on that device. */
+static bool is_ours(int fd, const struct execution *it) {
   struct stat status;
-  if (!nowhere) return is_pipe(1 + which, now, which);
-  return fstat(1 + which, &status) == 0 && status.st_rdev == makedev(1, 3) &&
-         (fcntl(1 + which, F_GETFL) & (O_ACCMODE | O_APPEND)) == NULL_FLAGS;
+  if (fstat(fd, &status) < 0) return false;
+  if (S_ISFIFO(status.st_mode)) return status.st_dev == it->pipe[0].device;
+  return status.st_rdev == makedev(1, 3) && (fcntl(fd, F_GETFL) & (O_ACCMODE | O_APPEND)) == NULL_FLAGS;
 }
 
 /* Whether this thread belongs to an execution whose descriptors are not in their places any more. */
@@ -111,10 +112,11 @@ static bool stray(void) { return birth && (birth != now || nowhere); }
 
 static int kept(int which) { return is_pipe(birth->kept[which], birth, which) ? birth->kept[which] : -1; }
 
-/* In a child of a stray thread, or where descriptors are a thread's own. */
+/* In a child of a stray thread, or where descriptors are a thread's own. They are those of the moment when the child was made: other
+   executions may have come and gone since, while a thread waits for the child that shares our memory. */
 static void return_home(struct execution *it) {
   for (int i = 0; i < 2; i++) {
-    if (!is_ours(i)) continue;
+    if (is_pipe(1 + i, it, i) || !is_ours(1 + i, it)) continue;
     if (is_pipe(it->kept[i], it, i)) {
       dup2(it->kept[i], 1 + i);
     } else {
@@ -329,14 +331,17 @@ static bool is_null(int fd) {
   return fstat(fd, &status) == 0 && status.st_rdev == makedev(1, 3);
 }
 
-/* As it was opened: children may have made it one that does not block (Node does). */
-static bool is_plain(int fd) { return (fcntl(fd, F_GETFL) & (O_ACCMODE | O_NONBLOCK | O_APPEND)) == O_WRONLY; }
+/* As redirect() has left it: user code may have set its flags, or opened it anew, and children may have made it one that does not block
+   (Node does). */
+static bool is_plain(int fd, int flags) {
+  return (fcntl(fd, F_GETFL) & (O_ACCMODE | O_NONBLOCK | O_APPEND | O_ASYNC | O_DIRECT)) == flags && fcntl(fd, F_GETFD) == 0;
+}
 
 /* Whether descriptors 0, 1 and 2 are an execution's already, because the last one had the same place. */
 static bool are_there(const char *directory) {
-  if (!place[0] || strcmp(place, directory) != 0 || !is_null(0)) return false;
+  if (!place[0] || strcmp(place, directory) != 0 || !is_null(0) || !is_plain(0, O_RDONLY)) return false;
   for (int i = 0; i < 2; i++)
-    if (!is_pipe(1 + i, now, i) || !is_plain(1 + i)) return false;
+    if (!is_pipe(1 + i, now, i) || !is_plain(1 + i, O_WRONLY)) return false;
   return true;
 }
 

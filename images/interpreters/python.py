@@ -48,13 +48,16 @@ REPR_LIMIT = JSON_LIMIT = TRACEBACK_LIMIT = 48 * 1024
 MESSAGE_LIMIT = 16 * 1024
 ITEM_LIMIT = 16 * 1024  # items of a list, set or dict whose repr is asked for
 
-open_, read, write, close, fstat, O_RDONLY, O_FILE = (
+open_, read, write, close, fstat, dup, dup2, O_RDONLY, O_WRONLY, O_FILE = (
     os.open,
     os.read,
     os.write,
     os.close,
     os.fstat,
+    os.dup,
+    os.dup2,
     os.O_RDONLY,
+    os.O_WRONLY,
     os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
 )
 getpid, chdir, getcwd, fsdecode, environ = os.getpid, os.chdir, os.getcwd, os.fsdecode, os.environ
@@ -164,14 +167,40 @@ def set_streams():
     return sys.stdin, sys.stdout, sys.stderr
 
 
+def give_up(fd, stream):
+    """What a stream could not write is lost, as at the end of any process; it would else come out where a later execution prints."""
+    saved = null = -1
+    try:
+        try:
+            saved = dup(fd)
+        except OSError:
+            pass  # closed
+        null = open_path("/dev/null", O_WRONLY)
+        if null != fd:
+            dup2(null, fd)
+        TextIOWrapper.flush(stream)
+    except Exception:
+        pass
+    finally:
+        if saved >= 0:
+            dup2(saved, fd)
+        elif null >= 0:
+            close_quietly(fd)
+        for temporary in {saved, null} - {fd, -1}:
+            close_quietly(temporary)
+
+
 def flush_streams(streams):
     """Returns whether the execution's own streams have nothing left to write."""
     flushed = True
-    for stream in streams:
+    for fd, stream in enumerate(streams, 1):
         try:
             TextIOWrapper.flush(stream)
+        except OSError:
+            flushed = False  # nowhere to write
+            give_up(fd, stream)
         except Exception:
-            flushed = False  # closed by the user, who had it flushed, or nowhere to write
+            flushed = False  # closed by the user, who had it flushed
     ctypes = sys.modules.get("ctypes")
     if ctypes:  # C code loaded by the user may have printed through libc
         try:

@@ -14,7 +14,10 @@ interface Abuse {
   readonly undo?: string
 }
 const check: Record<Language, readonly [string, string]> = {
-  python: ["print(len([1]), sum((2, 3)))\nimport sys; print('e', file=sys.stderr)", "1 5\n"],
+  python: [
+    "import os, sys\nprint(len([1]), sum((2, 3)), [it for fd in (0, 1, 2) for it in (os.get_inheritable(fd), os.get_blocking(fd)) if not it])\nprint('e', file=sys.stderr)",
+    "1 5 []\n"
+  ],
   javascript: ["console.log([1].length, JSON.stringify({ a: [2] })); console.error('e')", '1 {"a":[2]}\n'],
   typescript: ["console.log(1 as number); console.error('e')", "1\n"],
   bash: ["echo 1; echo e >&2", "1\n"]
@@ -147,6 +150,9 @@ ls /proc/$$/fd | tr '\\n' ' '; echo; alias; jobs; env | grep -ic 'sandbox\\|prel
       code: "import sys\nclass Bad:\n  def write(self, *a): raise ValueError\n  flush = write\nsys.stdout = sys.stderr = Bad()\n1 / 0"
     },
     { code: "import os\nos.dup2(os.open('/dev/null', os.O_RDWR), 1)\nprint('lost')", out: "" },
+    { code: "import os, sys\nsys.stdout.write('lost'); sys.stderr.write('lost'); os.close(1); os.close(2)" },
+    { code: "import os\nfor fd in (0, 1, 2): os.set_inheritable(fd, False); os.set_blocking(fd, False)" },
+    { code: "import os\nfd = os.open('/proc/self/fd/2', os.O_RDONLY | os.O_NONBLOCK); os.dup2(fd, 2); os.close(fd)" },
     {
       code: "print('done 1'); print('started 1'); print('ready')\nimport sys; sys.stderr.write('done 2\\n')",
       out: "done 1\nstarted 1\nready\n"

@@ -457,6 +457,7 @@ func (i *interpreter) done(said string, held bool) {
 		report.State = "reset"
 	}
 	if err != nil {
+		e.noteStarted() // there is no end to say so
 		e.stream.Reset("failed", "the interpreter left no evidence: "+err.Error())
 	} else {
 		e.stream.End(report)

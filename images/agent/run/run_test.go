@@ -253,6 +253,10 @@ func TestExecutions(t *testing.T) {
 	if got := m.run(`sleep 0.1`, "", ""); !got.started {
 		t.Errorf("the host was not told that it began: %+v", got)
 	}
+	// It has run, though there is no end to say so.
+	if got := m.run(`echo "done $n" >&9; sleep 0.1`, "", ""); !got.started || !strings.Contains(got.reset, "no evidence") {
+		t.Errorf("no evidence: got %+v", got)
+	}
 	if got := m.run("", "", ""); got.code() != 0 || got.end.State != "kept" {
 		t.Errorf("no code: got %+v", got)
 	}
