@@ -7,6 +7,7 @@
  *
  * @since 0.1.0
  */
+import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { parseRule } from "./egress/Rules.ts"
@@ -170,6 +171,28 @@ export const packages = (
  * @category constructors
  */
 export const all = (rules: ReadonlyArray<string> = []): NetworkPolicy => ({ _tag: "All", rules })
+
+/**
+ * The environment whose HTTPS_PROXY (HTTP_PROXY for port 80), ALL_PROXY and NO_PROXY, in upper or lower case, granted connections
+ * leave this host by, through CONNECT. `undefined`, the default, is to connect directly, unless the variable EXEC_SANDBOX_PROXY
+ * of this process is `environment`: then it is this process's own.
+ *
+ * It is said on purpose because **it takes something from the guard**: what is granted is decided by name as ever, but the proxy
+ * resolves the name, so nobody here sees which address it leads to. Literal addresses, and names of which this host itself knows
+ * a private address, are judged as without a proxy; a name that only the proxy knows, or that it is told otherwise about, may
+ * lead to whatever the proxy lets through. Do not use it with `All`, or with domains whose DNS others control, where a proxy
+ * reaches what the code must not.
+ *
+ * Only proxies of `http://`, with or without `USER:PASSWORD@`. Beyond a proxy that refuses, a connect fails with EHOSTUNREACH,
+ * and the ledger has its answer.
+ *
+ * @since 0.1.0
+ * @category references
+ */
+export const ProxyEnvironment = Context.Reference<{ readonly [name: string]: string | undefined } | undefined>(
+  "exec-sandbox/NetworkPolicy/ProxyEnvironment",
+  { defaultValue: () => (process.env["EXEC_SANDBOX_PROXY"] === "environment" ? process.env : undefined) }
+)
 
 /**
  * What a policy makes of a target: `allow`, `deny` or `ask`, by which `rule` (a rule as it was written, the policy's own name,

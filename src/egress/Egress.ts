@@ -3,14 +3,13 @@
  * writes it down.
  */
 import * as Clock from "effect/Clock"
-import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as FiberSet from "effect/FiberSet"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import type * as net from "node:net"
-import type { Explanation, NetworkPolicy } from "../NetworkPolicy.ts"
+import { type Explanation, type NetworkPolicy, ProxyEnvironment } from "../NetworkPolicy.ts"
 import type { Secrets } from "../Secrets.ts"
 import type { Hello } from "./ClientHello.ts"
 import * as Authorities from "./Authorities.ts"
@@ -19,13 +18,15 @@ import { Dialler } from "./Dial.ts"
 import { type Compiled, compile, judge, judgeAddress } from "./Judge.ts"
 import * as Ledger from "./Ledger.ts"
 import * as Placeholders from "./Placeholders.ts"
+import { dialThrough, routes } from "./Proxy.ts"
+import * as Questions from "./Questions.ts"
 import { fileHosts, Finder, hostPort, type Registries } from "./Registries.ts"
 import { elsewhere, type Unfit } from "./RequestHead.ts"
 import { bounded, Resolver } from "./Resolver.ts"
 import { hostName } from "./Rules.ts"
 import * as SessionAuthority from "./SessionAuthority.ts"
 import * as Splice from "./Splice.ts"
-import { hostText, parseHost, type Target, targetText } from "./Target.ts"
+import { hostText, parseHost, type Target } from "./Target.ts"
 
 /** The guest's end of a connection that it asks for; see `guest/Connections`. */
 export interface Asked extends Splice.Peer {
@@ -72,15 +73,14 @@ export interface Grant {
   readonly env: Readonly<Record<string, string>>
 }
 
-/** Connections of a session that may be open or asked for at one time, and answers of `ask` that are kept. */
+/** Connections of a session that may be open or asked for at one time. */
 const maxConnections = 256
-const maxAnswers = 1024
-const defaultAskMs = 30_000
 
 interface Live {
   readonly entry: Ledger.Entry
   readonly target: Target
-  readonly address: string
+  /** The address that is connected to; `undefined` where a proxy chose it. */
+  readonly address: string | undefined
   readonly cut: (problem: string) => void
 }
 
@@ -129,6 +129,7 @@ export const make = Effect.fnUntraced(function* (
   keeping: Keeping = nothingKept
 ): Effect.fn.Return<Egress, never, Scope.Scope> {
   const dial = yield* Dialler
+  const route = routes(yield* ProxyEnvironment)
   const clock = yield* Clock.Clock
   const { authority, secrets } = keeping
   const resolve = bounded(yield* Resolver, () => clock.currentTimeMillisUnsafe())
@@ -138,17 +139,6 @@ export const make = Effect.fnUntraced(function* (
   const live = new Set<Live>()
   let asked = 0
   let compiled: Compiled
-  /** Runs once, for all who want its answer, and goes on when one of them leaves. */
-  const shared = <A>(effect: Effect.Effect<A>): Effect.Effect<A> => {
-    const answer = Deferred.makeUnsafe<A>()
-    let started = false
-    return Effect.suspend(() => {
-      if (!started) fork(Effect.flatMap(Effect.exit(effect), (exit) => Effect.asVoid(Deferred.done(answer, exit))))
-      started = true
-      return Deferred.await(answer)
-    })
-  }
-
   /** Learns where the registries of a policy keep their files; what it finds is granted from then on. */
   let learn: Effect.Effect<void> = Effect.void
   const registriesOf = (policy: NetworkPolicy): Registries =>
@@ -158,7 +148,8 @@ export const make = Effect.fnUntraced(function* (
     const indexes = registries.indexes.map(({ url }) => hostPort(url))
     const mine = compile(policy, indexes)
     compiled = mine
-    learn = shared(
+    learn = Questions.shared(
+      fork,
       Effect.map(fileHosts(registries), (files) => {
         // Unless another policy holds by now.
         if (compiled === mine) compiled = compile(policy, indexes, files)
@@ -167,50 +158,20 @@ export const make = Effect.fnUntraced(function* (
   }
   compiled = compile(first)
   hold(first)
-  /** Grows with each policy, and how many of its questions wait for their answers. */
+  /** Grows with each policy. */
   let policies = 0
-  let questions = 0
-  /** What `ask` has said, by target. */
-  let answers = new Map<string, Effect.Effect<Explanation>>()
+  const questions = Questions.make(fork)
   yield* Effect.addFinalizer(() =>
     Effect.sync(() => {
       for (const it of live) it.cut("the session has ended")
     })
   )
 
-  const ask = Effect.fnUntraced(function* (target: Target) {
-    const { policy } = compiled
-    if (policy._tag !== "Allow" || policy.ask === undefined) return judge(compiled, target)
-    const { ask, askMs = defaultAskMs } = policy
-    const text = targetText(target)
-    const known = answers.get(text)
-    if (known !== undefined) return yield* known
-    const denied = (rule: string): Explanation => ({
-      decision: "deny",
-      rule,
-      grant: `allow ${JSON.stringify(text)} in the session's network policy`
-    })
-    // Who asks may leave, and the question stays.
-    if (questions >= maxConnections) return denied("ask: too many questions at once")
-    questions++
-    const question = Effect.suspend(() => ask({ host: hostText(target.host), port: target.port, target: text })).pipe(
-      Effect.map(({ allow, reason }): Explanation =>
-        allow ? { decision: "allow", rule: `ask: ${reason}`, grant: null } : denied(`ask: ${reason}`)
-      ),
-      Effect.catchCause(() => Effect.succeed(denied("ask: it failed"))),
-      Effect.timeoutOrElse({ duration: askMs, orElse: () => Effect.succeed(denied("ask: no answer in time")) }),
-      Effect.ensuring(Effect.sync(() => questions--))
-    )
-    const answer = shared(question)
-    answers.set(text, answer)
-    if (answers.size > maxAnswers) for (const oldest of answers.keys()) if (answers.delete(oldest)) break
-    return yield* answer
-  })
-
   const decide = (target: Target): Effect.Effect<Explanation> => {
+    const { policy } = compiled
     const decision = judge(compiled, target)
-    if (decision.decision === "ask") return ask(target)
-    if (compiled.policy._tag !== "Packages" || decision.rule !== "not-granted") return Effect.succeed(decision)
+    if (decision.decision === "ask" && policy._tag === "Allow") return questions.ask(policy, target)
+    if (policy._tag !== "Packages" || decision.rule !== "not-granted") return Effect.succeed(decision)
     return Effect.map(learn, () => judge(compiled, target))
   }
 
@@ -227,12 +188,32 @@ export const make = Effect.fnUntraced(function* (
     return open
   })
 
+  /**
+   * The same by a proxy, which may find another address than this host: a name of which this one knows an address that is not
+   * to be reached is refused, and one that it does not know is left to the proxy.
+   */
+  const reachThrough = Effect.fnUntraced(function* (target: Target, through: NonNullable<ReturnType<typeof route>>) {
+    const { host } = target
+    const found =
+      host.kind === "name"
+        ? yield* Effect.catchTag(resolve(host.name), "Unresolved", () => Effect.succeed<ReadonlyArray<string>>([]))
+        : []
+    for (const address of found) {
+      const refused = judgeAddress(compiled, target, address)
+      if (refused !== undefined) return new Refused(refused, `it leads to ${address}`)
+    }
+    const socket = yield* Effect.result(dialThrough(dial, through.via, target))
+    return Result.isSuccess(socket) ? { socket: socket.success, address: undefined } : socket.failure.code
+  })
+
   /** Decides and connects. */
   const reachNow = Effect.fnUntraced(function* (target: Target, entry: Ledger.Entry) {
     const decision = yield* decide(target)
     if (decision.decision !== "allow") return new Refused(decision)
     entry.decision = "allow"
     entry.rule = decision.rule
+    const through = route(target)
+    if (through !== undefined) return yield* reachThrough(target, through)
     const addresses = yield* addressesOf(target)
     if (addresses instanceof Refused) return addresses
     let problem = "ENOTFOUND"
@@ -302,7 +283,7 @@ export const make = Effect.fnUntraced(function* (
     let splice: Splice.Splice | undefined
     let left = false
 
-    const join = (socket: net.Socket, address: string): void => {
+    const join = (socket: net.Socket, address: string | undefined): void => {
       const over = (problem: string | undefined): void => {
         live.delete(it)
         asked--
@@ -386,12 +367,13 @@ export const make = Effect.fnUntraced(function* (
       Effect.sync(() => {
         hold(policy)
         policies++
-        answers = new Map()
+        questions.forget()
         for (const it of live) {
           const allowed =
             judge(compiled, it.target).decision === "allow" &&
             (it.target.host.kind === "address" ||
               it.target.host.name === hostName ||
+              it.address === undefined ||
               judgeAddress(compiled, it.target, it.address) === undefined)
           if (!allowed) it.cut("the session's network policy has changed")
         }

@@ -14,7 +14,7 @@ import * as os from "node:os"
 import * as path from "node:path"
 import * as tls from "node:tls"
 import { type DebianMirror, variables } from "../internal/DebianMirror.ts"
-import type { Ecosystem } from "../NetworkPolicy.ts"
+import { type Ecosystem, ProxyEnvironment } from "../NetworkPolicy.ts"
 import { authorities } from "./Authorities.ts"
 import { type Found, inNpm, inPip } from "./Credentials.ts"
 import { parseSecretHost } from "./Rules.ts"
@@ -324,9 +324,14 @@ const patienceMs = 10_000
 
 const accept = "application/vnd.pypi.simple.v1+json, application/json;q=0.9, text/html;q=0.5"
 
-const fetchPage = (index: Index): Effect.Effect<ReadonlyArray<URL>> =>
+const fetchPage = (index: Index, proxyEnv: NodeJS.ProcessEnv | undefined): Effect.Effect<ReadonlyArray<URL>> =>
   Effect.callback<ReadonlyArray<URL>>((resume) => {
     const { page } = index
+    // With connections that end with their one request; Node knows the proxy's variables by itself.
+    const agents = {
+      http: () => new http.Agent(proxyEnv === undefined ? {} : { proxyEnv }),
+      https: () => new https.Agent(proxyEnv === undefined ? {} : { proxyEnv })
+    }
     const options = { headers: { accept, "user-agent": "exec-sandbox" }, timeout: patienceMs }
     const done = (urls: ReadonlyArray<URL>): void => resume(Effect.succeed(urls))
     const heard = (response: http.IncomingMessage): void => {
@@ -344,8 +349,8 @@ const fetchPage = (index: Index): Effect.Effect<ReadonlyArray<URL>> =>
     }
     const request =
       page.protocol === "https:"
-        ? https.get(page, { ...options, ca: [...tls.rootCertificates, authorities()] }, heard)
-        : http.get(page, options, heard)
+        ? https.get(page, { ...options, ca: [...tls.rootCertificates, authorities()], agent: agents.https() }, heard)
+        : http.get(page, { ...options, agent: agents.http() }, heard)
     request.on("timeout", () => request.destroy())
     request.on("error", () => done([]))
     return Effect.sync(() => request.destroy())
@@ -364,7 +369,7 @@ export const fileHosts = ({ indexes }: Registries): Effect.Effect<ReadonlyArray<
       Effect.gen(function* () {
         const before = known.get(index.page.href)
         if (before !== undefined) return before
-        const urls = yield* fetchPage(index)
+        const urls = yield* fetchPage(index, yield* ProxyEnvironment)
         const hosts = [...new Set(urls.map(hostPort))].slice(0, maxHosts)
         if (hosts.length > 0) known.set(index.page.href, hosts)
         return hosts
