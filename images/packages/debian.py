@@ -228,6 +228,9 @@ def install():
     if not denied:
         write(policy, "#!/bin/sh\nexit 101\n")
         os.chmod(policy, 0o755)
+    # Some scripts put links to manuals there, left out or not.
+    for section in range(1, 9):
+        os.makedirs(f"/usr/share/man/man{section}", exist_ok=True)
     before = os.stat(work).st_mtime
     installed, _, problem = run("apt-get", "install", "--no-download", *order["specs"])
     alone()
