@@ -81,6 +81,8 @@ interface Live {
   readonly target: Target
   /** The address that is connected to; `undefined` where a proxy chose it. */
   readonly address: string | undefined
+  /** Whether TLS had to name the target. */
+  readonly named: boolean
   readonly cut: (problem: string) => void
 }
 
@@ -236,12 +238,8 @@ export const make = Effect.fnUntraced(function* (
   })
 
   /** Who must be named where the port is TLS's and a name was granted. */
-  const tlsCheck = (target: Target, refuse: Refuse) => {
-    const { host, port } = target
-    if (port !== 443 || host.kind !== "name" || compiled.policy._tag === "All" || host.name === hostName)
-      return undefined
-    return serverName(target, refuse)
-  }
+  const mustName = ({ host, port }: Target): boolean =>
+    port === 443 && host.kind === "name" && compiled.policy._tag !== "All" && host.name !== hostName
 
   /** Looks for placeholders in what is not TLS. */
   const watchFor = (target: Target, refuse: Refuse) => {
@@ -297,9 +295,11 @@ export const make = Effect.fnUntraced(function* (
         return refused.reason
       }
       const mine = secrets.filter((it) => Placeholders.isFor(target, it))
+      const check = serverName(target, refuse)
+      const named = mine.length > 0 || mustName(target)
       const made =
         mine.length === 0 || authority === undefined
-          ? Splice.make(socket, peer, entry, tlsCheck(target, refuse), over, watchFor(target, refuse))
+          ? Splice.make(socket, peer, entry, named ? check : undefined, over, watchFor(target, refuse))
           : Border.make({
               target,
               socket,
@@ -310,9 +310,9 @@ export const make = Effect.fnUntraced(function* (
               refuse,
               others: secrets.filter((it) => !mine.includes(it)),
               identity: () => authority.identity(hostText(target.host)),
-              check: serverName(target, refuse)
+              check
             })
-      const it: Live = { entry, target, address, cut: made.cut }
+      const it: Live = { entry, target, address, named, cut: made.cut }
       live.add(it)
       splice = made
     }
@@ -371,6 +371,7 @@ export const make = Effect.fnUntraced(function* (
         for (const it of live) {
           const allowed =
             judge(compiled, it.target).decision === "allow" &&
+            (it.named || !mustName(it.target)) &&
             (it.target.host.kind === "address" ||
               it.target.host.name === hostName ||
               it.address === undefined ||

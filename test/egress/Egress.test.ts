@@ -256,6 +256,8 @@ describe("Egress", () => {
       const wrong: ReadonlyArray<readonly [bytes: Buffer, reason: string]> = [
         [yield* clientHello("b.example"), 'TLS for "b.example"'],
         [yield* clientHello(undefined), "TLS without a server name"],
+        // Which only looks like the granted name where it is taken for Latin-1.
+        [Buffer.from(hello.toString("latin1").replace("A.example", "\xaa.example"), "latin1"), 'TLS for "ª.example"'],
         [Buffer.from("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"), "it is not TLS"],
         [
           Buffer.concat([hello.subarray(0, 5), Buffer.alloc(65_536)]),
@@ -376,6 +378,43 @@ describe("Egress", () => {
       assert.strictEqual(refusedWith(a), "ENETUNREACH")
       assert.deepStrictEqual(b.notes, [{ event: "connected" }])
       assert.deepStrictEqual(attempts(egress), ["deny a.example:7 not-granted", "allow b.example:7 b.example:7"])
+    })
+  )
+
+  it.live("a connection of a policy that lets TLS name anybody ends with it", () =>
+    Effect.gen(function* () {
+      const server = yield* shouting
+      const egress = yield* world(NetworkPolicy.all(), server.port, { "a.example": ["203.0.113.9"] })
+      const before = connect(egress, "a.example", 443)
+      const other = connect(egress, "a.example", 80)
+      for (const guest of [before, other]) yield* guest.until(() => guest.notes.length > 0)
+      before.receiver.data(yield* clientHello("b.example"))
+      yield* egress.update(NetworkPolicy.allow(["a.example"]))
+      assert.strictEqual(before.ending(), "closed: the session's network policy has changed")
+      assert.isUndefined(other.ending())
+      const after = connect(egress, "a.example", 443)
+      yield* after.until(() => after.notes.length > 0)
+      yield* egress.update(NetworkPolicy.allow(["a.example", "b.example"]))
+      assert.isUndefined(after.ending())
+    })
+  )
+
+  it.live("names of any length that there is are told apart", () =>
+    Effect.gen(function* () {
+      const server = yield* shouting
+      const label = "l".repeat(63)
+      const longest = [label, label, label, "l".repeat(61)].join(".")
+      assert.lengthOf(longest, 253)
+      const policy = NetworkPolicy.allow([`${longest}:7`, `*.${label}:7`])
+      const egress = yield* world(policy, server.port, { [longest]: ["203.0.113.9"], [`a.${label}`]: ["203.0.113.9"] })
+      for (const host of [longest, `a.${label}`, `${longest}l`, `a.${label}l`, `${longest.slice(1)}`]) {
+        const guest = connect(egress, host, 7)
+        yield* guest.until(() => guest.notes.length > 0)
+      }
+      assert.deepStrictEqual(
+        egress.ledger.latest().map(({ decision, rule }) => `${decision} ${rule}`),
+        [`allow ${longest}:7`, `allow *.${label}:7`, "deny invalid-name", "deny invalid-name", "deny not-granted"]
+      )
     })
   )
 
