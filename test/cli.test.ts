@@ -478,7 +478,7 @@ describe.concurrent("the command line", { timeout: 30_000 }, () => {
 
   it("bash completes a command line by them", async () => {
     const { stdout: script } = await runCli(["completions", "bash"])
-    writeFileSync(join(scratch, "code.py"), "")
+    writeFileSync(join(scratch, "to-complete.py"), "")
     /** What bash offers for the last of these words. */
     const offered = (...words: ReadonlyArray<string>): ReadonlyArray<string> => {
       const line = ["exec-sandbox", ...words]
@@ -499,8 +499,8 @@ printf '%s\\n' "\${COMPREPLY[@]}"`
     assert.deepStrictEqual(offered("shell", "--secret", "A@a.example", "--secret", "B@b.example", "--se"), ["--secret"])
     assert.deepStrictEqual(offered("run", "--json", "--js"), [""])
     assert.deepStrictEqual(offered("run", "--network", "p"), ["packages"])
-    assert.deepStrictEqual(offered("run", "-f", "co"), ["code.py"])
-    assert.deepStrictEqual(offered("run", "--upload", "co"), ["code.py"])
+    assert.deepStrictEqual(offered("run", "-f", "to-"), ["to-complete.py"])
+    assert.deepStrictEqual(offered("run", "--upload", "to-"), ["to-complete.py"])
     const all = offered("run", "-e", "A=1", "-")
     for (const flag of ["-e", "--env", "--allow", "--secret", "--expose", "--package", "--upload", "--download"]) {
       assert.include(all, flag)
