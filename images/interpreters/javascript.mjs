@@ -44,7 +44,7 @@ const { timerListQueue, timerListMap, immediateQueue, immediateInfoFields, kRefe
 const timers = internalBinding("timers")
 const native = { exports: {} }
 process.dlopen(native, new URL("native.node", import.meta.url).pathname)
-const { listen, run, redirect, letGo, write, send, dup, terminate, reseed: reseedOpenSSL } = native.exports
+const { listen, run, redirect, letGo, write, send, dup, kill, terminate, reseed: reseedOpenSSL } = native.exports
 
 const {
   ArrayIsArray,
@@ -932,6 +932,11 @@ function interrupt() {
   execution.exception = execution.result = null
   recount()
   finish(execution)
+}
+
+/** Node's own takes most signals to itself for its end, and lets the inspector go that executions run in. */
+process._kill = function _kill(pid, number) {
+  return kill(pid | 0, number | 0)
 }
 
 function setExitCode(code, caller) {

@@ -345,6 +345,17 @@ static napi_value js_dup(napi_env env, napi_callback_info info) {
   return result;
 }
 
+/* kill(pid, number): 0, or an error's number below it */
+static napi_value js_kill(napi_env env, napi_callback_info info) {
+  ARGUMENTS(2);
+  int32_t pid = 0, number = 0;
+  napi_value result;
+  napi_get_value_int32(env, argument[0], &pid);
+  napi_get_value_int32(env, argument[1], &number);
+  napi_create_int32(env, kill(pid, number) == 0 ? 0 : -errno, &result);
+  return result;
+}
+
 /* terminate(): stop the running JavaScript at once, then call `settle` from the event loop */
 static napi_value js_terminate(napi_env env, napi_callback_info info) {
   (void)env, (void)info;
@@ -368,7 +379,7 @@ static napi_value js_reseed(napi_env env, napi_callback_info info) {
 napi_value napi_register_module_v1(napi_env env, napi_value exports) {
   static const struct { const char *name; napi_callback function; } functions[] = {
       {"listen", js_listen}, {"run", js_run}, {"redirect", js_redirect}, {"letGo", js_let_go}, {"write", js_write},
-      {"send", js_send}, {"dup", js_dup}, {"terminate", js_terminate}, {"reseed", js_reseed},
+      {"send", js_send}, {"dup", js_dup}, {"kill", js_kill}, {"terminate", js_terminate}, {"reseed", js_reseed},
   };
   isolate = v8_isolate_current();
   for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {

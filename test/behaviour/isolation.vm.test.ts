@@ -197,6 +197,7 @@ ls /proc/$$/fd | tr '\\n' ' '; echo; alias; jobs; env | grep -ic 'sandbox\\|prel
     {
       code: "const { log, error } = console; console.log = console.error = null; Object.assign(console, { log, error })"
     },
+    { code: "process.kill(process.pid, 'SIGCONT'); console.log('x')", out: "x\n" },
     { code: "process.stdout.end('bye\\n')", out: "bye\n" },
     { code: "process.stdout.destroy(); process.stderr.destroy(); process.stdin.destroy()" },
     { code: "for (const fd of [0, 1, 2]) require('fs').closeSync(fd)" },
