@@ -103,7 +103,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Cha
 
       const since = yield* one.changes({ since: mark, maxFiles: 10_000 })
       assert.deepStrictEqual(told(since), difference(before, after))
-      assert.isAbove(since.files.length, 20)
+      assert.isAbove(since.files.length, 10)
       assert.strictEqual(since.unlisted, 0)
       assert.strictEqual(since.counts.unexamined, 0)
       const all = yield* one.changes({ maxFiles: 10_000 })
