@@ -618,6 +618,9 @@ static void warm_up(void) {
   last_command_exit_value = 0;
 }
 
+/* The agent's SIGURG: a system call that waits has begun after bash last looked for SIGINT; ended by this, bash looks again. */
+static void nudged(int number) { (void)number; }
+
 static int serve(const char *directory) {
   snprintf(home, sizeof home, "%s", directory);
   /* We never return: what the shell would unwind or restore after this builtin is dropped, and with it the traces of how we started. */
@@ -628,6 +631,7 @@ static int serve(const char *directory) {
   unsetenv("LD_PRELOAD");
   serving = getpid();
   set_signal_handler(SIGINT, SIG_DFL);
+  sigaction(SIGURG, &(struct sigaction){.sa_handler = nudged}, NULL);
   warm_up();
   say("ready\n");
   for (;;) {

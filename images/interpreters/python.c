@@ -6,6 +6,8 @@
  *   write …    A thread that has outlived its execution prints where that execution printed, and so do the children that it starts,
  *              though descriptors 1 and 2 are another execution's by then. This is in libc's functions, so that no class of ours stands
  *              between users and their streams.
+ *   nudged     SIGINT may come between Python's last look for signals and a system call that waits, `time.sleep`, and would be seen only
+ *              after it. The agent's SIGURG ends the call; Python then looks, and goes on waiting if there was nothing.
  *   receive, send, enter, leave: the agent's messages and an execution's descriptors, without an open descriptor of ours in between
  *
  * Build: gcc -O2 -Wall -Wextra -shared -fPIC -o /usr/lib/exec-sandbox/python.so python.c
@@ -17,6 +19,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -539,6 +542,8 @@ static PyObject *load(const char *path, const char *text) {
   return PyObject_Vectorcall(PyDict_GetItemString(module, "serve"), arguments, 1, NULL);
 }
 
+static void nudged(int number) { (void)number; }
+
 /* In place of the main function of `python3 python.py DIR`. */
 static int run(int count, char **arguments, char **environment) {
   static _Alignas(max_align_t) char config[8192]; /* PyConfig, which is ten times smaller */
@@ -548,6 +553,7 @@ static int run(int count, char **arguments, char **environment) {
   PyStatus status = PyConfig_SetBytesArgv(config, count, arguments);
   if (!PyStatus_Exception(status)) status = Py_InitializeFromConfig(config);
   if (PyStatus_Exception(status)) Py_ExitStatusException(status);
+  sigaction(SIGURG, &(struct sigaction){.sa_handler = nudged}, NULL);
   home = arguments[2];
   char *text = read_text(arguments[1]);
   PyObject *generator = text ? load(arguments[1], text) : NULL;

@@ -19,6 +19,12 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("can
           "import subprocess, time\nsubprocess.Popen('sleep 77 & sleep 77', shell=True)\nprint('on', flush=True)\ntime.sleep(60)",
           "7"
         ],
+        // As when SIGINT comes between Python's last look for signals and the call that waits: it is known, and nothing ends the call.
+        [
+          "python",
+          "import signal, threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\nsignal.pthread_sigmask(signal.SIG_BLOCK, [2])\nprint('on', flush=True)\ntime.sleep(60)",
+          "7"
+        ],
         [
           "python",
           "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('on', flush=True)\ntime.sleep(60)",

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/identity"
 )
@@ -407,9 +409,23 @@ func (i *interpreter) interrupt() {
 	}
 	e.interrupted, e.grace = time.Now(), Grace()
 	p.group.signal(syscall.SIGINT)
+	i.nudge(e, p)
 	i.onceOver(e.grace, func() {
 		if i.current == e {
 			p.kill()
+		}
+	})
+}
+
+// nudge makes an interpreter that has not heeded SIGINT look again. One that
+// comes between an interpreter's last look and a system call that waits is not
+// seen before that call ends. SIGURG ends it: python.c and bash.c have a handler
+// for it that does nothing, and elsewhere it is ignored.
+func (i *interpreter) nudge(e *execution, p *process) {
+	i.after(graceStep, func() {
+		if i.current == e && i.process == p {
+			_ = unix.Tgkill(p.pid, p.pid, unix.SIGURG)
+			i.nudge(e, p)
 		}
 	})
 }
