@@ -2,13 +2,15 @@
  * The floor: restores a template with raw QMP and runs one piece of code in it, with nothing of the library. What the
  * library adds is measured against this, in the same run.
  *
- * Called as `node floor.mjs JSON` with { command, template, root, scratch, ramFlags, language, code, times, parallel? }; prints
- * the milliseconds from the start of QEMU to the END of the execution, one number a round, as a JSON array. With `parallel`
- * so many rounds run at once, and the last number is what all of them together took.
+ * Called as `node floor.mjs JSON` with { command, template, root, scratch, ramFlags, language, code, times, parallel?,
+ * rehearsal? }; prints the milliseconds of every round, as a JSON array. A round lasts from the start of QEMU to the END of the
+ * execution; with `rehearsal`, lines as [language, code], the clone runs these first and is paused, as a pool's are, and the
+ * round lasts from there. With `parallel` so many rounds run at once, and the last number is what all of them together took.
  */
 import { spawn } from "node:child_process"
 import { randomBytes } from "node:crypto"
 import * as fs from "node:fs"
+import { setTimeout as sleep } from "node:timers/promises"
 
 const plan = JSON.parse(process.argv[2])
 
@@ -22,42 +24,90 @@ const frame = (kind, stream, flags, payload) => {
 }
 const json = (value) => Buffer.from(JSON.stringify(value))
 
-let next = 0
-const round = () =>
-  new Promise((resolve, reject) => {
-    const started = performance.now()
-    const copy = `${plan.template}/.clone-${process.pid}-floor${next++}`
-    fs.copyFileSync(`${plan.template}/overlay.qcow2`, copy)
-    const overlay = fs.openSync(copy, "r+")
-    fs.unlinkSync(copy)
-    const files = [
-      fs.openSync(`${plan.template}/ram`, plan.ramFlags),
-      fs.openSync(plan.root, "r"),
-      fs.openSync(plan.scratch, "r"),
-      overlay,
-      fs.openSync(`${plan.template}/disk.qcow2`, "r"),
-      fs.openSync(`${plan.template}/state`, "r")
-    ]
-    const [command, ...args] = plan.command
-    const qemu = spawn(command, args, { stdio: ["pipe", "pipe", "ignore", "pipe", "pipe", ...files], detached: true })
-    for (const fd of files) fs.closeSync(fd)
-    const channel = qemu.stdio[3]
-    qemu.stdio[4].resume()
-    qemu.stdin.write(
-      '{"execute":"qmp_capabilities"}\n' +
-        '{"execute":"migrate-set-capabilities","arguments":{"capabilities":[{"capability":"events","state":true},{"capability":"x-ignore-shared","state":true}]}}\n' +
-        '{"execute":"migrate-incoming","arguments":{"uri":"fd:10"}}\n'
-    )
-    let said = ""
-    const onMonitor = (text) => {
-      said += text
-      if (!said.includes('"completed"')) return
-      qemu.stdout.off("data", onMonitor)
-      qemu.stdout.resume()
-      qemu.stdin.write('{"execute":"cont"}\n')
+/** A restored clone that stands still: `monitor` sends commands, `hello` and `run` speak to its agent. */
+const restore = async (copy) => {
+  fs.copyFileSync(`${plan.template}/overlay.qcow2`, copy)
+  const overlay = fs.openSync(copy, "r+")
+  fs.unlinkSync(copy)
+  const files = [
+    fs.openSync(`${plan.template}/ram`, plan.ramFlags),
+    fs.openSync(plan.root, "r"),
+    fs.openSync(plan.scratch, "r"),
+    overlay,
+    fs.openSync(`${plan.template}/disk.qcow2`, "r"),
+    fs.openSync(`${plan.template}/state`, "r")
+  ]
+  const [command, ...args] = plan.command
+  const qemu = spawn(command, args, { stdio: ["pipe", "pipe", "ignore", "pipe", "pipe", ...files], detached: true })
+  for (const fd of files) fs.closeSync(fd)
+  const channel = qemu.stdio[3]
+  qemu.stdio[4].resume()
+
+  /** Whoever waits for the clone; it is woken by whatever it says and by its death. */
+  let wake
+  let problem
+  const until = async (ready) => {
+    for (;;) {
+      const found = ready()
+      if (found !== undefined) return found
+      if (problem !== undefined) throw problem
+      await new Promise((resolve) => (wake = resolve))
+    }
+  }
+  let said = ""
+  qemu.stdout.setEncoding("utf8").on("data", (text) => {
+    said += text
+    wake?.()
+  })
+  let received = Buffer.alloc(0)
+  channel.on("data", (chunk) => {
+    received = Buffer.concat([received, chunk])
+    wake?.()
+  })
+  for (const pipe of [channel, qemu.stdin, qemu.stdio[4]]) pipe.on("error", () => {})
+  const dead = new Promise((resolve) => qemu.once("exit", resolve))
+  const end = (error) => {
+    problem ??= error
+    wake?.()
+  }
+  qemu.once("error", end)
+  void dead.then(() => end(new Error("QEMU died")))
+
+  const monitor = (commands, answer) => {
+    said = ""
+    qemu.stdin.write(commands.map((it) => `${JSON.stringify(it)}\n`).join(""))
+    return until(() => (said.includes(answer) ? true : undefined))
+  }
+  const nextFrame = () =>
+    until(() => {
+      if (received.length < 12) return undefined
+      const size = 12 + received.readUInt32LE(0)
+      if (received.length < size) return undefined
+      const found = { kind: received[8], payload: received.subarray(12, size) }
+      received = received.subarray(size)
+      return found
+    })
+  await monitor(
+    [
+      { execute: "qmp_capabilities" },
+      {
+        execute: "migrate-set-capabilities",
+        arguments: {
+          capabilities: ["events", "x-ignore-shared"].map((capability) => ({ capability, state: true }))
+        }
+      },
+      { execute: "migrate-incoming", arguments: { uri: "fd:10" } }
+    ],
+    '"completed"'
+  )
+  let stream = 1
+  return {
+    monitor,
+    resume: () => qemu.stdin.write('{"execute":"cont"}\n'),
+    hello: async (purpose) => {
       const hello = {
         protocol: 1,
-        purpose: "session",
+        purpose,
         clock: `${BigInt(Date.now()) * 1000000n}`,
         entropy: randomBytes(64).toString("hex"),
         hostname: "floor",
@@ -65,6 +115,7 @@ const round = () =>
         env: {},
         limits: { memoryBytes: 512 * 1024 * 1024, processes: 256 }
       }
+      received = Buffer.alloc(0)
       channel.write(
         Buffer.concat([
           Buffer.from([0xff, 0xff, 0xff, 0xff]),
@@ -73,49 +124,49 @@ const round = () =>
           frame(1, 0, 0, json(hello))
         ])
       )
+      await until(() => (received.length >= 24 ? true : undefined))
+      received = received.subarray(24)
+      await nextFrame()
+      stream = 1
+    },
+    run: async (language, text, rehearsal) => {
+      const code = Buffer.from(text)
+      const open = { method: "exec", language, codeBytes: code.length, stdinBytes: 0, timeoutMs: 30000, rehearsal }
+      channel.write(Buffer.concat([frame(2, stream, 0, json(open)), frame(3, stream, 0x83, code)]))
+      stream += 2
+      for (;;) {
+        const { kind, payload } = await nextFrame()
+        if (kind === 6) return
+        if (kind === 7) throw new Error(payload.toString())
+      }
+    },
+    end: () => {
+      qemu.kill("SIGKILL")
+      return dead
     }
-    qemu.stdout.setEncoding("utf8").on("data", onMonitor)
+  }
+}
 
-    const code = Buffer.from(plan.code)
-    let received = Buffer.alloc(0)
-    let greeted = false
-    channel.on("data", (chunk) => {
-      received = Buffer.concat([received, chunk])
-      if (!greeted && received.length >= 36) {
-        greeted = true
-        received = received.subarray(24)
-        const open = {
-          method: "exec",
-          language: plan.language,
-          codeBytes: code.length,
-          stdinBytes: 0,
-          env: {},
-          cwd: null
-        }
-        channel.write(
-          Buffer.concat([
-            frame(2, 1, 0, json({ ...open, timeoutMs: 30000, memoryBytes: null })),
-            frame(3, 1, 0x83, code),
-            frame(3, 1, 0x80, Buffer.alloc(0))
-          ])
-        )
-      }
-      while (received.length >= 12) {
-        const size = 12 + received.readUInt32LE(0)
-        if (received.length < size) break
-        if (received[8] === 6) {
-          const took = performance.now() - started
-          qemu.once("exit", () => resolve(took))
-          qemu.kill("SIGKILL")
-          return
-        }
-        if (received[8] === 7) reject(new Error(received.subarray(12, size).toString()))
-        received = received.subarray(size)
-      }
-    })
-    for (const pipe of [channel, qemu.stdin, qemu.stdio[4]]) pipe.on("error", () => {})
-    qemu.once("error", reject)
-  })
+let next = 0
+const round = async () => {
+  let started = performance.now()
+  const clone = await restore(`${plan.template}/.clone-${process.pid}-floor${next++}`)
+  clone.resume()
+  if (plan.rehearsal !== undefined) {
+    await clone.hello("rehearsal")
+    for (const [language, code] of plan.rehearsal) await clone.run(language, code, true)
+    await sleep(150)
+    await clone.monitor([{ execute: "stop" }], '"return"')
+    await sleep(100)
+    started = performance.now()
+    clone.resume()
+  }
+  await clone.hello("session")
+  await clone.run(plan.language, plan.code)
+  const took = performance.now() - started
+  await clone.end()
+  return took
+}
 
 const took = []
 let left = plan.times

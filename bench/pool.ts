@@ -1,4 +1,7 @@
-/** A run from a full pool against a run that restores, in each language; and what an idle clone costs. */
+/**
+ * A run from a full pool, in each language: against a run that restores, and against the floor, the same steps in such a clone
+ * with nothing of the library; and what an idle clone costs.
+ */
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
@@ -6,9 +9,11 @@ import * as fs from "node:fs"
 import { Capacity } from "../src/Capacity.ts"
 import type { Language } from "../src/Execution.ts"
 import { Pool, Settings } from "../src/Pool.ts"
+import { rehearsal } from "../src/internal/WarmUp.ts"
 import { Sandbox } from "../src/Sandbox.ts"
 import { Snapshots } from "../src/Snapshot.ts"
 import { type Measurement, repeat } from "./Measure.ts"
+import { floor } from "./start.ts"
 
 const firsts: ReadonlyArray<readonly [Language, string]> = [
   ["python", "print(1)"],
@@ -62,12 +67,14 @@ export const measure = (times: number, options: { readonly idleSeconds: number }
     const measurements: Array<Measurement> = []
     const without = yield* Sandbox.pipe(Effect.provide(pooled({ size: 0 }), { local: true }))
     for (const [language, code] of firsts) {
+      const bare: Array<number> = []
       const restored: Array<number> = []
       const claimed: Array<number> = []
       const acquire: Array<number> = []
       const handover: Array<number> = []
       for (let n = 0; n < times; n++) {
         yield* full
+        bare.push(...(yield* floor(language, code, 1, { rehearsal: rehearsal(firsts.map(([it]) => it)) })))
         restored.push(...(yield* repeat(1, without.run({ language, code }))))
         const { receipt } = yield* Effect.scoped(
           Effect.gen(function* () {
@@ -87,9 +94,10 @@ export const measure = (times: number, options: { readonly idleSeconds: number }
         acquire.push(receipt.timing.acquireMs ?? 0)
         handover.push(receipt.timing.handoverMs ?? 0)
       }
-      const floor = `${language}: restore + run`
-      measurements.push({ suite: "pool", name: floor, samples: restored })
-      measurements.push({ suite: "pool", name: `${language}: claim + run`, samples: claimed, floor })
+      const low = `${language}: claim + run, floor`
+      measurements.push({ suite: "pool", name: `${language}: restore + run`, samples: restored })
+      measurements.push({ suite: "pool", name: low, samples: bare })
+      measurements.push({ suite: "pool", name: `${language}: claim + run`, samples: claimed, floor: low })
       measurements.push({ suite: "pool", name: `${language}: of it claim`, samples: acquire })
       measurements.push({ suite: "pool", name: `${language}: of it handover`, samples: handover })
     }
@@ -99,12 +107,9 @@ export const measure = (times: number, options: { readonly idleSeconds: number }
       yield* Effect.sleep(options.idleSeconds * 1000)
       const after = idle()
       const percent = (after.ticks - before.ticks) / before.qemus / options.idleSeconds
-      yield* Effect.sync(() =>
-        console.log(
-          `idle clone: ${percent.toFixed(2)} % of a core over ${options.idleSeconds} s, ` +
-            `${(after.privateMiB / after.qemus).toFixed(0)} MiB of its own (${after.qemus} clones)`
-        )
-      )
+      measurements.push({ suite: "pool", name: "idle clone", samples: [percent], unit: "% of a core" })
+      const own = after.privateMiB / after.qemus
+      measurements.push({ suite: "pool", name: "idle clone: of its own", samples: [own], unit: "MiB" })
     }
     return measurements
   }).pipe(Effect.scoped, Effect.provide(pooled({ size })))

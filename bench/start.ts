@@ -19,8 +19,16 @@ const firsts: ReadonlyArray<readonly [Language, string]> = [
   ["bash", "echo 1"]
 ]
 
-/** The floor's samples, ms; with `parallel` so many at once, and then what all of them together took. */
-export const floor = Effect.fn("floor")(function* (language: Language, code: string, times: number, parallel?: number) {
+/**
+ * The floor's samples, ms; with `parallel` so many at once, and then what all of them together took; with `rehearsal` those of
+ * a clone that has run these lines before and was paused.
+ */
+export const floor = Effect.fn("floor")(function* (
+  language: Language,
+  code: string,
+  times: number,
+  { parallel, rehearsal }: { parallel?: number; rehearsal?: ReadonlyArray<readonly [string, string]> } = {}
+) {
   const host = yield* Host
   const images = yield* Image
   const templates = yield* Template
@@ -45,7 +53,8 @@ export const floor = Effect.fn("floor")(function* (language: Language, code: str
     language,
     code,
     times,
-    ...(parallel !== undefined && { parallel })
+    parallel,
+    rehearsal
   }
   const script = fileURLToPath(new URL("./floor.mjs", import.meta.url))
   const { stdout } = yield* Effect.promise(() => promisify(execFile)(process.execPath, [script, JSON.stringify(plan)]))

@@ -17,7 +17,7 @@ export const measure = (atOnce: ReadonlyArray<number>, each: number) =>
     const measurements: Array<Measurement> = []
     for (const width of atOnce) {
       const runs = width * each
-      const low = yield* floor("python", "print(1)", runs, width)
+      const low = yield* floor("python", "print(1)", runs, { parallel: width })
       const lowMs = low.at(-1) ?? Number.NaN
       const took: Array<number> = []
       let failures = 0

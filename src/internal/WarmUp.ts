@@ -20,13 +20,22 @@ import type { Vm, VmLost } from "../Vm.ts"
  * One line each that leaves nothing behind and takes the way of most first lines: compile, run, write. Several times, because only
  * the first line after a HELLO takes entropy; the others resemble what comes after a claim.
  */
-const lines: Readonly<Record<string, string>> = {
+const line: Readonly<Record<string, string>> = {
   python: "print(1)",
   javascript: "console.log(1)",
   typescript: "{ const x: number = 1; console.log(x) }",
   bash: "echo 1"
 }
 const rounds = 3
+
+/** What is run in a clone whose interpreters are these, as pairs of language and code. */
+export const rehearsal = (languages: ReadonlyArray<string>): ReadonlyArray<readonly [string, string]> =>
+  Array.from({ length: rounds }, () =>
+    languages.flatMap((language) => {
+      const code = line[language]
+      return code === undefined ? [] : [[language, code] as const]
+    })
+  ).flat()
 
 const bound = "60 seconds"
 
@@ -91,14 +100,10 @@ export const warmUp = Effect.fn("Pool.warmUp")(
   function* (vm: Vm): Effect.fn.Return<void, SandboxError> {
     const identity = { hostname: "pool", env: {}, limits: defaults, network: null }
     const { languages } = yield* vm.handover(identity, "rehearsal")
-    for (let round = 0; round < rounds; round++) {
-      for (const language of languages) {
-        const line = lines[language]
-        if (line === undefined) continue
-        yield* runLine(vm, language, line).pipe(
-          Effect.catchIf(Cause.isDone, () => Effect.fail(failed(`${language} ended without a result`)))
-        )
-      }
+    for (const [language, code] of rehearsal(languages)) {
+      yield* runLine(vm, language, code).pipe(
+        Effect.catchIf(Cause.isDone, () => Effect.fail(failed(`${language} ended without a result`)))
+      )
     }
     yield* Effect.mapError(pauseQuietly(vm), lost)
   },
