@@ -351,7 +351,11 @@ export const make = Effect.fnUntraced(function* (
     stream: (request) =>
       Stream.callback<Execution.Event, Execution.Failure>(
         (queue) =>
-          execute(request, (event) => Effect.asVoid(Queue.offer(queue, event)), false).pipe(
+          execute(
+            request,
+            (event) => Effect.asVoid(holder.deadlines.standStill(Queue.offer(queue, event))),
+            false
+          ).pipe(
             Effect.andThen(Queue.end(queue)),
             Effect.catchCause((cause) => Queue.failCause(queue, cause))
           ),

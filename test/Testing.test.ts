@@ -109,6 +109,27 @@ describe("Testing", () => {
     )
   }
 
+  it.effect("a reader may take longer over a piece of output than the code has time", () =>
+    Effect.gen(function* () {
+      const { session } = yield* Sandbox
+      const it = yield* session()
+      let bytes = 0
+      const reading = it.stream(python("flood")).pipe(
+        Stream.runForEach((event) => {
+          if (event._tag === "Done") return Effect.void
+          bytes += event.bytes.length
+          return bytes === event.bytes.length ? Effect.sleep("10 minutes") : Effect.void
+        })
+      )
+      const fiber = yield* Effect.forkChild(reading, { startImmediately: true })
+      // What is queued behind it can no more begin than it can end.
+      const behind = yield* Effect.forkChild(it.exec(python("1")), { startImmediately: true })
+      yield* joined(fiber, 700)
+      assert.strictEqual(bytes, 4_000_000)
+      assert.strictEqual((yield* Fiber.join(behind)).receipt.exitCode, 0)
+    }).pipe(kit({ script: ({ code }) => Testing.prints(code === "flood" ? "x".repeat(4_000_000) : "") }))
+  )
+
   it.effect("a slow start is waited for, and is in the receipt", () =>
     Effect.gen(function* () {
       const { run } = yield* Sandbox
