@@ -386,9 +386,7 @@ export const spawn = Effect.fn("Process.spawn")(function* (
       // Nobody reads any more: the guest must not wait for it.
       leaving = true
       stream.consumed(unread)
-      yield* stream.note({ event: "close" })
-      yield* Deferred.await(exited).pipe(
-        Effect.exit,
+      yield* Effect.andThen(stream.note({ event: "close" }), Effect.exit(Deferred.await(exited))).pipe(
         Effect.timeoutOption(goneWithin),
         Effect.raceFirst(holder.vm.silence)
       )

@@ -399,6 +399,22 @@ export const make = Effect.fnUntraced(function* (
     return { done: rest.length === 0, flowing }
   }
 
+  /** Waits until the socket takes more, or is gone. */
+  const drained: Effect.Effect<void> = Effect.callback((resume) => {
+    const go = (): void => {
+      socket.off("drain", go)
+      socket.off("close", go)
+      resume(Effect.void)
+    }
+    if (failure !== undefined || !socket.writableNeedDrain) return go()
+    socket.once("drain", go)
+    socket.once("close", go)
+    return Effect.sync(() => {
+      socket.off("drain", go)
+      socket.off("close", go)
+    })
+  })
+
   /** Waits for more credit, or for the socket to drain, or for the stream's end. */
   const waitFor = (stream: StreamState, drain: boolean): Effect.Effect<void> =>
     Effect.callback((resume) => {
@@ -485,9 +501,13 @@ export const make = Effect.fnUntraced(function* (
           Effect.suspend(() => (streams.has(stream.id) ? flush(stream, [{ sub, bytes, end }]) : Effect.succeed(false)))
         ),
       note: (event: object) =>
-        Effect.sync(() => {
-          if (streams.has(stream.id)) write(encodeJson(Kind.Note, stream.id, event))
-        })
+        Effect.suspend(() => (socket.writableNeedDrain ? drained : Effect.void)).pipe(
+          Effect.andThen(
+            Effect.sync(() => {
+              if (streams.has(stream.id)) write(encodeJson(Kind.Note, stream.id, event))
+            })
+          )
+        )
     }
   })
 

@@ -113,6 +113,24 @@ describe("Channel", () => {
     })
   )
 
+  it.effect("sends notes at the pace of a guest that is slow to read", () =>
+    Effect.gen(function* () {
+      const { channel, guest, theirs } = yield* connected
+      const stream = yield* channel.open({ method: "spawn" }, [])
+      yield* guest.next(Kind.Open)
+      theirs.pause()
+      const event = "x".repeat(200_000)
+      const sending = yield* Effect.forkChild(
+        Effect.forEach(Array.from({ length: 60 }), () => stream.note({ event }), { discard: true }),
+        { startImmediately: true }
+      )
+      assert.isUndefined(sending.pollUnsafe())
+      theirs.resume()
+      yield* Fiber.join(sending)
+      for (let n = 0; n < 60; n++) assert.strictEqual((yield* guest.next(Kind.Note)).payload.length, 200_012)
+    }).pipe(Effect.scoped)
+  )
+
   it.effect("sends OPEN and inputs, gives events in order and ends", () =>
     Effect.gen(function* () {
       const { channel, guest } = yield* connected
