@@ -13,7 +13,7 @@ import * as EffectExit from "effect/Exit"
 import * as Option from "effect/Option"
 import * as Queue from "effect/Queue"
 import * as Schema from "effect/Schema"
-import type * as Scope from "effect/Scope"
+import * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
 import * as Sink from "effect/Sink"
 import * as Stream from "effect/Stream"
@@ -295,7 +295,10 @@ export const run = Effect.fn("Process.run")(function* (
   return yield* attempt.conclude(Execution.classify(last), last)
 }, Effect.scoped)
 
-/** Starts a process in a session; see `Session.spawn`. */
+/**
+ * Starts a process in a session; see `Session.spawn`. One whose caller gets no handle, because it was interrupted meanwhile,
+ * is ended at once: nobody else could before the end of the scope.
+ */
 export const spawn = Effect.fn("Process.spawn")(function* (
   holder: Attempt.Holder,
   given: Command,
@@ -303,6 +306,18 @@ export const spawn = Effect.fn("Process.spawn")(function* (
 ): Effect.fn.Return<Process, SandboxError, Scope.Scope> {
   const command = yield* decodeCommand(given)
   const options = yield* decodeSpawn(givenOptions)
+  const own = yield* Scope.fork(yield* Effect.scope)
+  return yield* start(holder, command, options).pipe(
+    Scope.provide(own),
+    Effect.onError((cause) => Scope.close(own, EffectExit.failCause(cause)))
+  )
+})
+
+const start = Effect.fnUntraced(function* (
+  holder: Attempt.Holder,
+  command: Command,
+  options: SpawnOptions
+): Effect.fn.Return<Process, SandboxError, Scope.Scope> {
   const attempt = yield* begin(holder, command, options.limits, options.limits?.timeMs ?? null)
   const stream = yield* holder.vm
     .open(openOf(command, options, attempt, "spawn"), [])

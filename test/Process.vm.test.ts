@@ -421,6 +421,10 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
           yield* Scope.close(scope, Exit.void)
           assert.strictEqual(yield* living(it, "sleep 733"), 0, command)
         }
+        // Nobody has a handle on one whose start was interrupted: it does not wait for the scope's end.
+        const starting = yield* Effect.forkChild(it.spawn("trap '' TERM; sleep 733"), { startImmediately: true })
+        yield* Fiber.interrupt(starting)
+        assert.strictEqual(yield* living(it, "sleep 733"), 0)
         assert.strictEqual((yield* it.run(["echo", "ok"])).stdout, "ok\n")
       }).pipe(Effect.scoped)
     )
