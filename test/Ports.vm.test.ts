@@ -76,6 +76,7 @@ serve(7002, digest, socket.AF_INET6)
 serve(7003, greet)
 serve(7004, flood)
 serve(7005, held.append)
+serve(7006, lambda connection: connection.close())
 `
 
 layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Ports", (it) => {
@@ -166,6 +167,20 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Por
         yield* Effect.promise(() => whole)
         assert.strictEqual(`${heard}`, yield* printed(it, "flooded"))
         talker.destroy()
+
+        // Who only talks hears that the server is gone.
+        const heedless = net.connect({
+          port: (yield* it.ports.expose(7006)).port,
+          host: "127.0.0.1",
+          allowHalfOpen: true
+        })
+        const told = new Promise<void>((resolve) => heedless.on("error", () => {}).on("close", () => resolve()))
+        const talk = (): void => {
+          while (!heedless.destroyed && heedless.write(Buffer.alloc(65_536)));
+        }
+        heedless.on("drain", talk).resume()
+        talk()
+        yield* Effect.promise(() => told)
       }).pipe(Effect.scoped)
     )
 

@@ -115,7 +115,13 @@ export const dial = (guest: Guest, port: number, use: Use, run: Run): Duplex => 
           connected = true
           use.bytesIn += early
         }
-        ended ||= event._tag === "End"
+        if (event._tag === "End") {
+          ended = true
+          // The server is gone. Who has not heard of it by the end of what it said would write to nobody for ever.
+          socket.once("end", () => {
+            if (!socket.writableEnded) socket.destroy()
+          })
+        }
       }
       feed()
       if (events.at(-1)?._tag === "End") return
