@@ -9,6 +9,7 @@
  */
 import * as Schema from "effect/Schema"
 import { Changes } from "./Changes.ts"
+import { Ecosystem } from "./Packages.ts"
 import { Receipt } from "./Receipt.ts"
 
 /**
@@ -198,7 +199,7 @@ export class TemplateUnusable extends Schema.TaggedError<TemplateUnusable>()("Te
  * @category reasons
  */
 export class PackagesUnavailable extends Schema.TaggedError<PackagesUnavailable>()("PackagesUnavailable", {
-  ecosystem: Schema.Literals(["python", "javascript", "debian"]),
+  ecosystem: Ecosystem,
   refused: Schema.Boolean,
   problem: Schema.String
 }) {

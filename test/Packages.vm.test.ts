@@ -14,6 +14,7 @@ import * as Packages from "../src/Packages.ts"
 import { Dialler } from "../src/egress/Dial.ts"
 import { Resolver } from "../src/egress/Resolver.ts"
 import { configured, Finder } from "../src/egress/Registries.ts"
+import { fromApt, Mirror } from "../src/internal/DebianMirror.ts"
 import * as PackageInstall from "../src/internal/PackageInstall.ts"
 import { Sandbox } from "../src/Sandbox.ts"
 import { Template } from "../src/Template.ts"
@@ -266,6 +267,14 @@ ls -A /var/lib/apt/lists /var/cache/apt/archives /var/tmp; test ! -e /usr/sbin/p
           assert.strictEqual(busy._tag === "SandboxError" && busy.retry, "safe")
           // pip has tried again by itself.
           assert.strictEqual(asked, 4)
+          // So it is with a mirror of Debian's.
+          const named = { EXEC_SANDBOX_DEBIAN_MIRROR: `http://127.0.0.1:${port}/debian` }
+          const mirror = yield* PackageInstall.install(vm, { debian: ["libutempter0"] }, 512, Schedule.recurs(0)).pipe(
+            Effect.provideService(Mirror, Effect.succeed(fromApt(named, "", { proxy: "", httpsProxy: "" }))),
+            Effect.flip
+          )
+          assert.match(mirror.message, /^debian packages: .* 401 +Unauthorized/)
+          assert.strictEqual(mirror._tag === "SandboxError" && mirror.retry, "never")
         }).pipe(Effect.scoped),
       300_000
     )

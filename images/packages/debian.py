@@ -56,6 +56,11 @@ def answer(status, **fields):
     sys.exit(0)
 
 
+def trouble(problem):
+    """What apt or curl say of a mirror's answer: who is not served has nothing to gain from another try."""
+    answer("refused" if re.search(r"(?:  |error: )40[13]\b", problem) else "registry", problem=problem)
+
+
 def run(*command):
     """Runs a program: whether it succeeded, what it printed, and what it complained of."""
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
@@ -86,7 +91,7 @@ def download(url, sha256):
     curl = ["curl", "-fsSL", "--retry", "2", "--connect-timeout", "30", "--max-time", "300", *through, url]
     done = subprocess.run(curl, stdin=subprocess.DEVNULL, capture_output=True)
     if done.returncode != 0:
-        answer("registry", problem=done.stderr.decode(errors="replace").strip())
+        trouble(done.stderr.decode(errors="replace").strip())
     if hashlib.sha256(done.stdout).hexdigest() != sha256:
         answer("registry", problem=f"a list of packages is not the one that was signed ({sha256})")
     return done.stdout
@@ -119,7 +124,7 @@ def lists():
     question to apt takes half a minute of an emulated machine."""
     updated, _, problem = run("apt-get", "update", "-o", "Acquire::IndexTargets::deb::Packages::DefaultEnabled=false")
     if not updated:
-        answer("registry", problem=problem)
+        trouble(problem)
     arch = run("dpkg", "--print-architecture")[1].strip()
     files = {}
     for url, suite in archives():
@@ -186,7 +191,7 @@ def fetch():
         answer("conflict", problem=" ".join(f"{reasons} {problem}".split()))
     fetched, _, problem = run("apt-get", "install", "--download-only", *order["specs"])
     if not fetched:
-        answer("registry", problem=problem)
+        trouble(problem)
     resolved = list(installable())
     there = set(order["names"]).difference(it["name"] for it in resolved)
     for line in run("dpkg-query", "-W", "-f", "${Package} ${Version}\n", *there)[1].splitlines() if there else []:

@@ -1,6 +1,5 @@
 /** How the ecosystems write down which package is meant. */
-
-type Ecosystem = "python" | "javascript" | "debian"
+import type { Ecosystem } from "../Packages.ts"
 
 /** A package: its name as the ecosystem compares names, and the spec in its shortest form. */
 export interface Parsed {
