@@ -249,8 +249,8 @@ func (g *Gateway) grant(f *flow) {
 	p, _ := parse(f.first)
 	f.first = nil
 	p.rewrite(peerAddress, guestAddress, f.port, listenerPort)
-	g.mu.Unlock()
 	f.patience = time.AfterFunc(joinedBy, func() { g.abandon(f) })
+	g.mu.Unlock()
 	g.send(p.bytes)
 }
 
