@@ -49,12 +49,16 @@ export const inNpm = (settings: ReadonlyMap<string, string>, env: Env): ((url: U
   }
 }
 
+/** What is written in a URL; a percent sign that begins nothing is one. */
+export const unquoted = (text: string): string =>
+  text.replaceAll(/(?:%[0-9a-f]{2})+/gi, (all) => Buffer.from(all.replaceAll("%", ""), "hex").toString())
+
 /** What an index's URL holds, or the host's netrc. */
 export const inPip = (netrc: string): ((url: URL) => Found) => {
   const machines = new Set([...netrc.matchAll(/(?:^|\s)machine\s+(\S+)/g)].map(([, host]) => host))
   return ({ hostname, password, username }) => {
     // Where only a name is given, the name is the secret.
-    if (password !== "") return { value: decodeURIComponent(password), settings: () => ({}) }
+    if (password !== "") return { value: unquoted(password), settings: () => ({}) }
     return username !== "" || machines.has(hostname) ? "Withheld" : undefined
   }
 }

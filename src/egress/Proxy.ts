@@ -4,6 +4,7 @@
  */
 import * as Effect from "effect/Effect"
 import type * as net from "node:net"
+import { unquoted } from "./Credentials.ts"
 import { type Dial, DialFailed } from "./Dial.ts"
 import { contains } from "./Guard.ts"
 import { defaultPorts, hostName, parseRule } from "./Rules.ts"
@@ -26,7 +27,7 @@ const read = (text: string): Via | undefined => {
   try {
     const url = new URL(/^[a-z][a-z0-9+.-]*:\/\//i.test(text) ? text : `http://${text}`)
     if (url.protocol !== "http:" || url.hostname === "") return undefined
-    const user = `${decodeURIComponent(url.username)}:${decodeURIComponent(url.password)}`
+    const user = `${unquoted(url.username)}:${unquoted(url.password)}`
     return {
       host: url.hostname.replace(/^\[(.*)\]$/, "$1"),
       port: url.port === "" ? 80 : Number(url.port),

@@ -67,10 +67,10 @@ describe("a host's proxy", () => {
   it.live("carries what is granted, by name, and only where it was asked for", () =>
     Effect.gen(function* () {
       const { heads, port } = yield* proxy
-      const env = { https_proxy: `http://me:p%40ss@127.0.0.1:${port}`, HTTP_PROXY: `127.0.0.1:${port}` }
+      const env = { https_proxy: `http://me:p%40s%s@127.0.0.1:${port}`, HTTP_PROXY: `127.0.0.1:${port}` }
       const egress = yield* behind(NetworkPolicy.allow(["*.example:7", "*.example", "203.0.113.9:7"]), env)
       assert.strictEqual(yield* say(egress, "unknown.example", 7, "there"), "hello there")
-      const authorization = Buffer.from("me:p@ss").toString("base64")
+      const authorization = Buffer.from("me:p@s%s").toString("base64")
       assert.deepStrictEqual(heads.splice(0), [
         `CONNECT unknown.example:7 HTTP/1.1\r\nHost: unknown.example:7\r\nProxy-Authorization: Basic ${authorization}\r\n\r\n`
       ])

@@ -32,7 +32,7 @@ describe("registries", () => {
     Effect.gen(function* () {
       const directory = yield* home({
         ".config/pip/pip.conf":
-          "# company\n[global]\nindex-url = https://user:secret@pip.corp.example/simple\nextra-index-url =\n    http://extra.corp.example/a\n    https://more.corp.example:8443/b\n[list]\nindex-url = https://no.example\n",
+          "# company\n[global]\nindex-url = https://user:%73ecret%@pip.corp.example/simple\nextra-index-url =\n    http://extra.corp.example/a\n    https://more.corp.example:8443/b\n[list]\nindex-url = https://no.example\n",
         ".npmrc":
           "registry=https://npm.corp.example/r/\n@scope:registry=https://scope.corp.example/\n//npm.corp.example/:_authToken=secret\n"
       })
@@ -58,7 +58,7 @@ describe("registries", () => {
       assert.deepStrictEqual(found.withheld, [])
       // Tools that run nobody's code have stand-ins for what is put in at the border.
       assert.deepStrictEqual(found.trusted.credentials, [
-        { standIn: "registry-0-stand-in", host: "pip.corp.example:443", value: "secret" },
+        { standIn: "registry-0-stand-in", host: "pip.corp.example:443", value: "secret%" },
         { standIn: "registry-1-stand-in", host: "npm.corp.example:443", value: "secret" }
       ])
       assert.deepStrictEqual(found.trusted.env, {
