@@ -139,6 +139,8 @@ export const make = (crossing: Crossing): Splice => {
       requestTimeout: 0,
       headersTimeout: 0
     })
+    // All headers that a head has room for: of more than a thousand, some versions of Node leave out the rest, framing included.
+    way.maxHeadersCount = 0
     const made = Exchange.make(way, server, {
       target,
       mine,

@@ -52,15 +52,19 @@ export const make = (
   /** Reads what the guest has written before it was judged; undefined once it was. */
   let held = check === undefined ? undefined : ClientHello.reader()
 
+  /** The guest's end is over. Where it ended in order, what is under way still arrives, and counts as long as it takes. */
+  const leave = (problem: string | undefined): void => {
+    done = true
+    if (problem !== undefined) socket.destroy()
+    if (problem !== undefined || socket.closed) over(problem)
+    else socket.once("close", () => over(undefined))
+  }
+
   const finish = (problem: string | undefined): void => {
     if (done) return
-    done = true
     if (problem === undefined) peer.close()
-    else {
-      peer.reset("closed", problem)
-      socket.destroy()
-    }
-    over(problem)
+    else peer.reset("closed", problem)
+    leave(problem)
   }
 
   const ended = (): void => {
@@ -132,13 +136,11 @@ export const make = (
       } else socket.resume()
     },
     gone: () => {
-      if (done) return
-      done = true
-      // What is under way still arrives where the guest had ended its side in order.
-      if (guestEnded && socketEnded) socket.end()
-      else socket.destroy()
-      over(guestEnded && socketEnded ? undefined : "the guest closed the connection")
+      if (!done) leave(guestEnded && socketEnded ? undefined : "the guest closed the connection")
     },
-    cut: finish
+    cut: (problem) => {
+      if (done) socket.destroy()
+      else finish(problem)
+    }
   }
 }

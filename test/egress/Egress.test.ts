@@ -144,6 +144,17 @@ const clientHello = (servername: string | undefined): Effect.Effect<Buffer> =>
     })
   })
 
+/** Reads a socket that was paused to its end: how many bytes there were. */
+const received = (socket: net.Socket | undefined) =>
+  Effect.callback<number>((resume) => {
+    let total = 0
+    socket?.on("data", (bytes: Buffer) => {
+      total += bytes.length
+    })
+    socket?.on("error", () => {}).on("close", () => resume(Effect.succeed(total)))
+    socket?.resume()
+  })
+
 describe("Egress", () => {
   it.live("joins what is granted, with half-close, and counts the bytes", () =>
     Effect.gen(function* () {
@@ -536,6 +547,33 @@ describe("Egress", () => {
       guest.receiver.writable()
       yield* guest.until(() => guest.ending() !== undefined)
       assert.strictEqual(guest.text().length, size)
+    })
+  )
+
+  it.live("writes on what was under way when a connection ended in order, no longer than its session", () =>
+    Effect.gen(function* () {
+      const size = 20 * 1024 * 1024
+      const port = yield* listening(
+        net.createServer({ allowHalfOpen: true, pauseOnConnect: true }, (socket) => {
+          sockets.push(socket.end())
+        })
+      )
+      const sockets: Array<net.Socket> = []
+      const egress = yield* Egress.make(NetworkPolicy.allow([`host:${port}`]))
+      for (let at = 0; at < 2; at++) {
+        const guest = connect(egress, "host", port)
+        yield* guest.until(() => guest.ending() === "end")
+        guest.receiver.data(Buffer.alloc(size, "x"))
+        guest.receiver.end()
+        guest.receiver.gone()
+      }
+      assert.strictEqual(yield* received(sockets[0]), size)
+      yield* egress.update(NetworkPolicy.none)
+      assert.isBelow(yield* received(sockets[1]), size)
+      assert.deepStrictEqual(
+        egress.ledger.latest().map(({ reason }) => reason),
+        [null, null]
+      )
     })
   )
 

@@ -109,6 +109,11 @@ describe("HTTP at the border", () => {
       yield* ask(it, "a.example", { method: "DELETE", headers: { ...headers, "content-length": "3" }, body: "abc" })
       assert.strictEqual(it.last().decision, "allow")
       yield* raw(it, "a.example", `POST /x HTTP/1.1\r\n${host}\r\nConnection: close\r\n\r\n`)
+      const many = "a:\r\n".repeat(1100)
+      const last = `Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n3\r\nabc\r\n0\r\n\r\n`
+      yield* raw(it, "a.example", `POST /x HTTP/1.1\r\n${host}\r\n${many}${last}`)
+      const { body, headers: all } = it.seen.pop() ?? { body: "", headers: [] }
+      assert.deepStrictEqual([body, all.length], ["abc", 2 * 1103])
       assert.deepStrictEqual(
         it.seen.map(({ body, headers }) => [body.length, headers.join(" ").replaceAll("Host", "host")]),
         [

@@ -62,6 +62,7 @@ export const world = (
     const server = https.createServer({
       SNICallback: (name, done) => done(null, contexts.get(name) ?? contexts.get("a.example"))
     })
+    server.maxHeadersCount = 0
     server.on("request", (request, response) => {
       const parts: Array<Buffer> = []
       const note = () =>
