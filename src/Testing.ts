@@ -86,10 +86,13 @@ export const tcp: (handler: TcpHandler) => Server = FakePorts.tcp
  * - `env`: of the session and of this task together. `cwd`: absolute. `user`: `user` or `root`.
  * - `stdin`, `stdinText`: what it reads; for a process it ends when the caller ends it. Read one of them, once.
  * - `terminal`: its terminal's size now, `null` without one.
- * - `trap`: is told each signal that a process is sent, but SIGKILL; with `true` it has heeded it, and goes on.
+ * - `trap`: is told each signal that it is sent, but SIGKILL: those of `Process.signal`, SIGTERM when a process's scope closes (on a
+ *   terminal then SIGHUP), SIGINT at a limit on time or output. With `true` it has heeded it, and goes on; what was to end is killed
+ *   a second later.
  * - `stdout`, `stderr`: write while it runs; they wait while the caller does not read. What an execution writes after its end
  *   comes out of `session.output`.
- * - `background`: goes on after the task's end, until the VM's or its interpreter's.
+ * - `background`: goes on after the task's end, until the VM's or its interpreter's; or ends with a task that a signal, a limit or its
+ *   caller has ended.
  * - `files`: the VM's files. `state`: lives as long as the interpreter does, from one task to the next.
  * - `packages`: what the session has beside the image, as `python:pandas==2.2.3`.
  * - `connect`: asks for a connection to beyond the VM, as a guest's programs do; the session's network policy decides. The name
@@ -312,7 +315,7 @@ export class Machines extends Context.Service<
     readonly kill: (vm: number) => Effect.Effect<void>
     /** Makes the template anew, so that clones made before are clones of it no longer. */
     readonly remakeTemplate: Effect.Effect<void>
-    /** Every task that the guests were asked to run, oldest first. */
+    /** The first 10,000 tasks that the guests were asked to run, oldest first. */
     readonly tasks: Effect.Effect<ReadonlyArray<Task>>
   }
 >()("exec-sandbox/Testing/Machines") {}

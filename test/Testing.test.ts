@@ -21,6 +21,7 @@ import * as Packages from "../src/Packages.ts"
 import * as Receipts from "../src/Receipts.ts"
 import { Sandbox } from "../src/Sandbox.ts"
 import type { SandboxError } from "../src/SandboxError.ts"
+import type { SpawnOptions } from "../src/Process.ts"
 import type { Session } from "../src/Session.ts"
 import { race, Snapshots } from "../src/Snapshot.ts"
 import * as Testing from "../src/Testing.ts"
@@ -452,6 +453,72 @@ describe("Testing", () => {
         assert.isTrue(interrupted)
       }).pipe(kit({ script }))
     })
+  )
+
+  it.effect(
+    "what a limit, a signal or its caller ends is asked first, keeps its interpreter, and takes along what it began",
+    () =>
+      Effect.suspend(() => {
+        const heard: Array<string> = []
+        let behind = 0
+        const script: Testing.Script = ({ argv, background, code, state, trap }) =>
+          Effect.gen(function* () {
+            state.set("runs", Number(state.get("runs") ?? 0) + 1)
+            if (code === "count") return Testing.gives(Number(state.get("runs")))
+            if (code === "long") return Testing.prints("x".repeat(100))
+            const woken = yield* Deferred.make<void>()
+            trap((signal) => {
+              heard.push(signal)
+              return code !== "deaf" && (code === "stubborn" || Deferred.doneUnsafe(woken, Effect.void))
+            })
+            behind++
+            yield* background(Effect.onInterrupt(Effect.never, () => Effect.sync(() => behind--)))
+            if (argv?.[0] === "crash") return Testing.killedBy("SIGSEGV")
+            yield* Deferred.await(woken)
+            return Testing.exits(7)
+          })
+        return Effect.gen(function* () {
+          const it = yield* Sandbox.use((sandbox) => sandbox.session())
+          const receipts = yield* Receipts.Memory
+          const ends = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
+            Effect.gen(function* () {
+              const fiber = yield* Effect.forkChild(Effect.exit(effect), { startImmediately: true })
+              yield* joined(fiber, 60)
+              const { exitCode, signal, state, stopReason } = (yield* receipts.all).at(-1) ?? {}
+              return [exitCode, signal, state, stopReason, heard.splice(0).join(" "), behind]
+            })
+          const timed = { limits: { timeMs: 10_000 } }
+          assert.deepStrictEqual(
+            yield* ends(it.exec({ ...python("long"), limits: { output: "fail", outputBytes: 10 } })),
+            [130, null, "kept", "output-limit", "", 0]
+          )
+          for (const [code, ...expected] of [
+            ["deaf", 130, null, "kept", "time-limit", "SIGINT", 0],
+            ["heeds", 7, null, "kept", "time-limit", "SIGINT", 0],
+            ["stubborn", 137, "SIGKILL", "reset", "time-limit", "SIGINT", 0]
+          ] as const) {
+            const count = (yield* it.exec(python("count"))).result?.json
+            assert.deepStrictEqual(yield* ends(it.exec({ ...python(code), ...timed })), expected, code)
+            const after = (yield* it.exec(python("count"))).result?.json
+            assert.strictEqual(after, code === "stubborn" ? 1 : Number(count) + 2, code)
+          }
+          const closed = (code: string, options: SpawnOptions = {}) => Effect.scoped(it.spawn(code, options))
+          for (const [code, ...expected] of [
+            ["deaf", 143, "SIGTERM", "kept", "failed", "SIGTERM", 0],
+            ["heeds", 7, null, "kept", "failed", "SIGTERM SIGHUP", 0],
+            ["stubborn", 137, "SIGKILL", "kept", "failed", "SIGTERM SIGHUP", 0]
+          ] as const) {
+            const options = code === "deaf" ? {} : { pty: { cols: 80, rows: 24 } }
+            assert.deepStrictEqual(yield* ends(closed(code, options)), expected, code)
+          }
+          assert.deepStrictEqual(yield* ends(it.run("deaf", timed)), [130, "SIGINT", "kept", "time-limit", "SIGINT", 0])
+          // What ends by itself leaves behind what it has begun.
+          assert.deepStrictEqual(yield* ends(it.run(["crash"])), [139, "SIGSEGV", "kept", "failed", "", 1])
+        }).pipe(
+          Effect.provide(Testing.layer({ script }).pipe(Layer.provideMerge(Receipts.layerMemory()))),
+          Effect.scoped
+        )
+      })
   )
 
   it.effect("files are refused for what they are, as a guest's kernel would", () =>

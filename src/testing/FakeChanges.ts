@@ -54,11 +54,15 @@ interface Difference {
   readonly after: Node | undefined
 }
 
+const isAgents = (name: string): boolean => `${name}/`.startsWith(`${agentsDirectory}/`)
+
 const differences = (then: Moment, now: Moment): ReadonlyArray<Difference> => {
-  const gone = new Map([...then].filter(([name]) => !now.has(name)).map(([name, node]) => [node, name]))
+  const gone = new Map(
+    [...then].filter(([name]) => !now.has(name) && !isAgents(name)).map(([name, node]) => [node, name])
+  )
   const found: Array<Difference> = []
   for (const [path, after] of now) {
-    if (path.startsWith(agentsDirectory)) continue
+    if (isAgents(path)) continue
     const before = then.get(path)
     const from = before === undefined ? gone.get(after) : undefined
     if (from !== undefined) {

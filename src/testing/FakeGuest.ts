@@ -1,6 +1,5 @@
 /** A guest that speaks the channel's protocol as the agent does, and whose programs are the test's script. */
 import * as Clock from "effect/Clock"
-import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as FiberMap from "effect/FiberMap"
 import * as FiberSet from "effect/FiberSet"
@@ -24,8 +23,11 @@ import * as FakeWatch from "./FakeWatch.ts"
 const decodeHello = Schema.decodeUnknownOption(
   Schema.Struct({ purpose: Schema.String, env: FakeStreams.Environment, network: Schema.Unknown })
 )
-const decodeSignal = Schema.decodeUnknownOption(
-  Schema.Struct({ event: Schema.Literals(["close", "signal"]), signal: Schema.optionalKey(Schema.String) })
+const decodeOrder = Schema.decodeUnknownOption(
+  Schema.Union([
+    Schema.Struct({ event: Schema.Literal("close") }),
+    Schema.Struct({ event: Schema.Literal("signal"), signal: Schema.String })
+  ])
 )
 const decodeResize = Schema.decodeUnknownOption(Schema.Struct({ event: Schema.Literal("resize"), ...Size.fields }))
 
@@ -38,10 +40,10 @@ const parse = (payload: Buffer): unknown => {
 }
 
 /** What the caller tells a process that runs. */
-const onNote = (it: FakeStreams.Serving, note: unknown): void => {
-  const signal = Option.getOrUndefined(decodeSignal(note))
-  const name = signal?.signal ?? "SIGKILL"
-  if (signal !== undefined && !it.heeds(name)) Deferred.doneUnsafe(it.killed, Effect.succeed(name))
+const onNote = (streams: FakeStreams.FakeStreams, it: FakeStreams.Serving, note: unknown): void => {
+  const order = Option.getOrUndefined(decodeOrder(note))
+  if (order?.event === "signal") FakeStreams.signal(it, order.signal)
+  if (order?.event === "close") streams.ask(it, "SIGTERM", ...(it.terminal === null ? [] : ["SIGHUP"]))
   const size = Option.getOrUndefined(decodeResize(note))
   if (size !== undefined && it.terminal !== null) it.terminal = { cols: size.cols, rows: size.rows }
 }
@@ -64,7 +66,7 @@ export const serve = Effect.fnUntraced(function* (
   const send = (bytes: Uint8Array): void => {
     if (!socket.destroyed) socket.write(bytes)
   }
-  const streams = FakeStreams.make(send)
+  const streams = FakeStreams.make(send, forkBehind)
   const network = FakeNetwork.make(send, streams.next)
   const tasks = FakeTasks.make({
     number,
@@ -216,7 +218,7 @@ export const serve = Effect.fnUntraced(function* (
     const it = streams.get(frame.stream)
     if (it === undefined) return network.frame(frame)
     if (frame.kind === Kind.Data) onData(it, frame)
-    if (frame.kind === Kind.Note) onNote(it, parse(frame.payload))
+    if (frame.kind === Kind.Note) onNote(streams, it, parse(frame.payload))
     if (frame.kind !== Kind.Reset) return
     streams.drop(it.id)
     fork(it.id, Effect.void)

@@ -148,9 +148,13 @@ export const connect = (ports: FakePorts, port: number, far: Far, run: Run): Nea
 /** A handler of bytes; its connection is broken off when it fails, and ended when it is done. */
 export const tcp = (handler: TcpHandler): Server => ({
   accept: (connection, run) => {
-    const handled = handler(connection)
-    if (!Effect.isEffect(handled)) return
-    const fiber = run(handled)
+    const fiber = run(
+      Effect.suspend(() => {
+        const handled = handler(connection)
+        // What is no effect goes on by itself.
+        return Effect.isEffect(handled) ? handled : Effect.never
+      })
+    )
     fiber.addObserver((exit) => void (exit._tag === "Success" ? connection.end() : connection.destroy()))
     connection.on("close", () => fiber.interruptUnsafe())
   }

@@ -62,6 +62,8 @@ export interface Serving {
   terminal: Size | null
   credit: number
   written: number
+  /** It was asked to end. */
+  asked: boolean
   /** All that went to an output of which the caller keeps only a part, by sub-channel. */
   readonly kept: Map<number, Array<Buffer>>
   wake: (() => void) | undefined
@@ -83,6 +85,7 @@ export const serving = (id: number, open: Serving["open"], request: unknown): Se
     terminal: open.pty ?? null,
     credit: initialCredit,
     written: 0,
+    asked: false,
     kept: new Map(),
     wake: undefined
   }
@@ -102,6 +105,8 @@ export interface FakeStreams {
   /** Sends output as the host grants credit for it; of an execution that has ended, as late output. */
   readonly output: (it: Serving, sub: number, text: string | Uint8Array) => Effect.Effect<void>
   readonly note: (it: Serving, event: object) => void
+  /** Asks it once to end, by signals until it heeds one not; what heeds them all is killed a second later. */
+  readonly ask: (it: Serving, ...signals: ReadonlyArray<string>) => void
   /** Says that a sub-channel has brought everything. */
   readonly end: (it: Serving, sub: number) => void
   /** Ends it, once. */
@@ -116,7 +121,30 @@ export interface FakeStreams {
   readonly clear: () => ReadonlyArray<number>
 }
 
-export const make = (send: (bytes: Uint8Array) => void): FakeStreams => {
+/** Ends it by a signal, unless it heeds that. */
+export const signal = (it: Serving, name: string): boolean => {
+  const heeded = it.heeds(name)
+  if (!heeded) Deferred.doneUnsafe(it.killed, Effect.succeed(name))
+  return heeded
+}
+
+/** `fork` runs what takes a while, as long as the machine lives. */
+export const make = (
+  send: (bytes: Uint8Array) => void,
+  fork: (effect: Effect.Effect<unknown>) => unknown
+): FakeStreams => {
+  const ask: FakeStreams["ask"] = (it, ...signals) => {
+    if (it.asked) return
+    it.asked = true
+    if (signals.every((name) => signal(it, name))) {
+      fork(
+        Effect.delay(
+          Effect.suspend(() => Deferred.succeed(it.killed, "SIGKILL")),
+          "1 second"
+        )
+      )
+    }
+  }
   const streams = new Map<number, Serving>()
   /** The last number of those that the guest has opened; they are even. */
   let last = 0
@@ -166,13 +194,12 @@ export const make = (send: (bytes: Uint8Array) => void): FakeStreams => {
           it.written += size
           send(encode(Kind.Data, it.id, sub, bytes.subarray(0, size)))
           bytes = bytes.subarray(size)
-          if (it.open.outputFail === true && it.written > (it.open.outputBytes ?? Number.POSITIVE_INFINITY)) {
-            Deferred.doneUnsafe(it.killed, Effect.succeed("SIGKILL"))
-            return yield* Effect.never
-          }
+          if (it.open.outputFail === true && it.written > (it.open.outputBytes ?? it.written)) ask(it, "SIGINT")
+          if (Deferred.isDoneUnsafe(it.killed)) return yield* Effect.never
         }
         if (bytes.length > 0 && it.open.language !== undefined && sub !== Sub.file) sendLate(it.id, sub, bytes)
       }),
+    ask,
     note: (it, event) => {
       if (streams.has(it.id)) send(encodeJson(Kind.Note, it.id, event))
     },

@@ -86,21 +86,26 @@ export const make = (around: Around): FakeTasks => {
   const { memory, number, streams } = around
   const { changes, disk, lanes, ports, states } = memory
   /** What runs on behind an interpreter's or a process's back. */
-  const behind = new Map<string, Set<Fiber.Fiber<unknown, unknown>>>()
+  const behind = new Map<string, Set<{ readonly by: number; readonly fiber: Fiber.Fiber<unknown, unknown> }>>()
 
-  const background = (lane: string, effect: Effect.Effect<unknown, unknown>): void => {
-    const fiber = around.fork(effect)
+  const background = (it: Serving, lane: string, effect: Effect.Effect<unknown, unknown>): void => {
+    const running = { by: it.id, fiber: around.fork(effect) }
     const all = behind.get(lane) ?? new Set()
-    behind.set(lane, all.add(fiber))
-    fiber.addObserver(() => void all.delete(fiber))
+    behind.set(lane, all.add(running))
+    running.fiber.addObserver(() => void all.delete(running))
+  }
+
+  /** Ends what runs on behind it; of all, or of one task. */
+  const end = (lane: string, task?: Serving): void => {
+    for (const { by, fiber } of behind.get(lane) ?? [])
+      if (task === undefined || by === task.id) fiber.interruptUnsafe()
   }
 
   /** The interpreter is gone, with all that it has started. */
   const reset = (lane: string): void => {
     states.delete(lane)
     ports.leave(lane)
-    for (const fiber of behind.get(lane) ?? []) fiber.interruptUnsafe()
-    behind.delete(lane)
+    end(lane)
   }
 
   const taskOf = (it: Serving, lane: string, state: Map<string, unknown>, stdin: Stream.Stream<Uint8Array>): Task => ({
@@ -121,7 +126,7 @@ export const make = (around: Around): FakeTasks => {
     stdout: (text) => streams.output(it, Sub.stdout, text),
     // A terminal has but one way out.
     stderr: (text) => streams.output(it, it.terminal === null ? Sub.stderr : Sub.stdout, text),
-    background: (effect) => Effect.sync(() => background(lane, effect)),
+    background: (effect) => Effect.sync(() => background(it, lane, effect)),
     packages: memory.packages,
     // Without a way out nobody is asked.
     connect: (host, port) =>
@@ -144,23 +149,29 @@ export const make = (around: Around): FakeTasks => {
     return file
   }
 
-  const end = Effect.fnUntraced(function* (
-    it: Serving,
-    lane: string,
-    began: number,
-    before: ReturnType<typeof disk.all>,
-    given: Ending
-  ) {
-    const { serves, ...rest } = given
+  /** What a task does at its end by itself. */
+  const last = Effect.fnUntraced(function* (it: Serving, lane: string, reply: Reply) {
+    if (reply._tag !== "Ends") return reply
+    const { serves, stderr = "", stdout = "" } = reply
     // What a process leaves behind is its machine's.
     const owner = it.open.language === undefined ? "the machine" : lane
     const listens = serves === undefined || ports.listen(serves.port, FakePorts.serverOf(serves.server), owner)
-    const ending = { ...plain, ...rest, ...(!listens && taken) }
-    yield* streams.output(it, Sub.stdout, ending.stdout)
-    yield* streams.output(it, it.terminal === null ? Sub.stderr : Sub.stdout, ending.stderr)
-    if (ending.state === "reset") reset(lane)
+    yield* streams.output(it, Sub.stdout, stdout)
+    yield* streams.output(it, it.terminal === null ? Sub.stderr : Sub.stdout, stderr)
+    return listens ? reply : { ...reply, ...taken }
+  })
+
+  const conclude = Effect.fnUntraced(function* (
+    it: Serving,
+    lane: string,
+    wallMs: number,
+    before: ReturnType<typeof disk.all>,
+    ending: Ending
+  ) {
+    const state = it.open.language === undefined ? "kept" : (ending.state ?? "kept")
+    if (state === "reset") reset(lane)
     const evidence = {
-      ...evidenceOf(ending, (yield* Clock.currentTimeMillis) - began),
+      ...evidenceOf({ ...plain, ...ending, state }, wallMs),
       rest: { stdout: restOf(it, Sub.stdout, "stdout"), stderr: restOf(it, Sub.stderr, "stderr") }
     }
     if (it.open.changes === undefined || it.open.changes === null) return streams.finish(it, Kind.End, evidence)
@@ -180,33 +191,34 @@ export const make = (around: Around): FakeTasks => {
     const began = yield* Clock.currentTimeMillis
     const before = disk.all()
     const timeoutMs = it.open.timeoutMs ?? null
-    const killed = Effect.map(Deferred.await(it.killed), (signal): Reply => ({
-      _tag: "Ends",
-      signal,
-      state: isProcess ? "kept" : "reset"
-    }))
-    const running = Effect.raceFirst(
+    let limited = false
+    let itself = false
+    const script = Effect.suspend(() =>
       // What the library runs for itself is none of the script's business.
-      Effect.suspend(() =>
-        it.open.rehearsal === true
-          ? Effect.succeed<Reply>({ _tag: "Ends" })
-          : around.run(taskOf(it, lane, state, Stream.fromQueue(stdin)))
-      ),
-      killed
+      it.open.rehearsal === true
+        ? Effect.succeed<Reply>({ _tag: "Ends" })
+        : around.run(taskOf(it, lane, state, Stream.fromQueue(stdin)))
     )
-    const bounded =
-      timeoutMs === null
-        ? running
-        : Effect.timeoutOrElse(running, {
-            duration: timeoutMs,
-            orElse: () =>
-              Effect.map(Clock.currentTimeMillis, (now): Reply => ({
-                _tag: "Ends",
-                exitCode: 130,
-                limits: [{ limit: "time", allowed: timeoutMs, observed: now - began }]
-              }))
-          })
-    const exit = yield* Effect.exit(bounded)
+    const late = Effect.suspend(() => {
+      limited = !it.asked
+      streams.ask(it, "SIGINT")
+      return Effect.never
+    })
+    /** An interpreter lives on after SIGINT. */
+    const killed = Effect.map(Deferred.await(it.killed), (signal): Reply =>
+      isProcess || signal === "SIGKILL" ? { _tag: "Ends", signal, state: "reset" } : { _tag: "Ends", exitCode: 130 }
+    )
+    const running = Effect.gen(function* () {
+      const reply = yield* Effect.raceAllFirst(timeoutMs === null ? [script] : [script, Effect.delay(late, timeoutMs)])
+      const told = yield* last(it, lane, reply)
+      itself = true
+      return told
+    }).pipe(Effect.raceFirst(killed))
+    const exit = yield* Effect.onExit(Effect.exit(running), () =>
+      Effect.sync(() => {
+        if (!itself || it.asked) end(lane, it)
+      })
+    )
     if (Exit.isFailure(exit)) {
       // A script that fails is the test's mistake, and must not look like an outcome.
       if (Cause.hasInterruptsOnly(exit.cause)) return yield* Effect.interrupt
@@ -224,8 +236,12 @@ export const make = (around: Around): FakeTasks => {
         return around.violate(it)
       case "Refuses":
         return streams.finish(it, Kind.Reset, { code: reply.code, message: reply.problem })
-      case "Ends":
-        return yield* end(it, lane, began, before, reply)
+      case "Ends": {
+        const wallMs = (yield* Clock.currentTimeMillis) - began
+        const limit = { limit: "time", allowed: timeoutMs, observed: wallMs } as const
+        const ending = limited ? { ...reply, limits: [limit, ...(reply.limits ?? [])] } : reply
+        return yield* conclude(it, lane, wallMs, before, ending)
+      }
     }
   })
 
