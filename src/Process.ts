@@ -252,7 +252,7 @@ const openOf = (
   timeoutMs: attempt.timeMs,
   memoryBytes: attempt.ownMemoryBytes,
   processes: attempt.ownProcesses,
-  fileSizeBytes: attempt.fileSizeBytes,
+  fileSizeBytes: attempt.ownFileSizeBytes,
   outputBytes: attempt.outputBytes,
   outputFail: attempt.outputFails,
   keep: kind === "run" && !attempt.outputFails,

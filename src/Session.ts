@@ -11,7 +11,6 @@ import type { HttpClient } from "effect/http/HttpClient"
 import type * as Result from "effect/Result"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
-import { randomUUID } from "node:crypto"
 import type { Changes, Mark } from "./Changes.ts"
 import * as Egress from "./egress/Egress.ts"
 import * as Execution from "./Execution.ts"
@@ -20,12 +19,10 @@ import { Sub } from "./guest/Frame.ts"
 import type { ExecOpen } from "./guest/Protocol.ts"
 import * as Attempt from "./internal/Attempt.ts"
 import { decodeInput } from "./internal/decodeInput.ts"
-import * as Deadlines from "./internal/Deadlines.ts"
 import * as Guest from "./internal/Guest.ts"
 import * as GuestFiles from "./internal/GuestFiles.ts"
 import * as Idle from "./internal/Idle.ts"
 import * as Parking from "./internal/Parking.ts"
-import * as PortLedger from "./internal/PortLedger.ts"
 import * as SessionChanges from "./internal/SessionChanges.ts"
 import * as SessionNetwork from "./internal/SessionNetwork.ts"
 import * as SessionPorts from "./internal/SessionPorts.ts"
@@ -207,19 +204,7 @@ export const make = Effect.fnUntraced(function* (
   const vm = Idle.watching(machine, idle)
   const presence = parking ?? Parking.always
   const egress = way ?? (yield* Egress.make(NetworkPolicy.none))
-  const holder: Attempt.Holder = {
-    id: `ses-${randomUUID().replaceAll("-", "").slice(0, 16)}`,
-    vm,
-    origin,
-    limits,
-    receipts,
-    ports: PortLedger.make(),
-    egress,
-    deadlines: yield* Deadlines.make,
-    presence,
-    sequence: 0,
-    closed: undefined
-  }
+  const holder = yield* Attempt.hold({ vm, origin, limits, receipts, egress, presence })
   let outstandingMs = 0
   /** From the channel's number of an execution to the receipt's, oldest first. */
   const sequences = new Map<number, number>()

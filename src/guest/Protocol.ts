@@ -111,7 +111,7 @@ export interface SpawnOpen {
   readonly memoryBytes: number | null
   readonly processes: number | null
   /** 0 is no limit. */
-  readonly fileSizeBytes: number
+  readonly fileSizeBytes: number | null
   readonly outputBytes: number
   readonly outputFail: boolean
   readonly keep: boolean

@@ -32,13 +32,13 @@ import {
 } from "../SandboxError.ts"
 import { type Vm, VmLost, type VmStream } from "../Vm.ts"
 import * as ChangeReport from "./ChangeReport.ts"
-import type { Deadlines, Watch } from "./Deadlines.ts"
+import * as Deadlines from "./Deadlines.ts"
 import { diskShare } from "./diskShare.ts"
 import * as NetworkOutcome from "./NetworkOutcome.ts"
 import * as Observe from "./Observe.ts"
 import * as Output from "./Output.ts"
 import * as Parking from "./Parking.ts"
-import type { PortLedger } from "./PortLedger.ts"
+import * as PortLedger from "./PortLedger.ts"
 
 /** Where a session's VM came from, for its receipts. Times in ms. */
 export interface Origin {
@@ -58,9 +58,9 @@ export interface Holder {
   readonly origin: Origin
   readonly limits: Required<Limits>
   readonly receipts: Publisher
-  readonly ports: PortLedger
+  readonly ports: PortLedger.PortLedger
   readonly egress: Egress
-  readonly deadlines: Deadlines
+  readonly deadlines: Deadlines.Deadlines
   /** Of a VM that may be parked. */
   readonly presence?: Parking.Presence
   /** How many attempts there have been. */
@@ -68,6 +68,21 @@ export interface Holder {
   /** Why nothing more runs in it, once it is closed. */
   closed: string | undefined
 }
+
+/** Begins a session of these. */
+export const hold = (
+  of: Pick<Holder, "vm" | "origin" | "limits" | "receipts" | "egress" | "presence">
+): Effect.Effect<Holder, never, Scope.Scope> =>
+  Effect.map(Deadlines.make, (deadlines) => ({
+    ...of,
+    id: name("ses"),
+    ports: PortLedger.make(),
+    deadlines,
+    sequence: 0,
+    closed: undefined
+  }))
+
+const name = (kind: "ses" | "exe"): string => `${kind}-${randomUUID().replaceAll("-", "").slice(0, 16)}`
 
 /** What is attempted, for its receipt. A process may have no time limit. */
 export interface Subject {
@@ -84,12 +99,11 @@ export interface Attempt {
   readonly sequence: number
   /** By the host's clock, ms. */
   readonly openedAt: number
-  /** `null` when the session's own limit holds. */
-  readonly ownMemoryBytes: number | null
   readonly timeMs: number | null
+  /** Each `null` when the session's own limit holds. */
+  readonly ownMemoryBytes: number | null
   readonly ownProcesses: number | null
   /** 0 is no limit. */
-  readonly fileSizeBytes: number
   readonly ownFileSizeBytes: number | null
   readonly outputBytes: number
   readonly outputFails: boolean
@@ -104,7 +118,7 @@ export interface Attempt {
   /** It has begun; only the first time counts. */
   readonly began: Effect.Effect<void>
   /** Until the attempt's scope closes, destroys the VM of a guest that does not enforce its limits by then; see `Deadlines`. */
-  readonly until: (deadline: number) => Watch
+  readonly until: (deadline: number) => Deadlines.Watch
   /** Fails because the VM is lost. */
   readonly lost: (error: VmLost, handedOver: boolean) => Effect.Effect<never, SandboxError>
   /** Fails because the agent refused, or ended the stream without a result. `poisoned`: the VM must not be used any more. */
@@ -219,7 +233,7 @@ export const begin = Effect.fnUntraced(function* (
       wallMs === null ? startedAt : Math.max(openedAt, Math.min(startedAt ?? ended, Math.round(ended - wallMs)))
     return {
       version: 1,
-      id: `exe-${randomUUID().replaceAll("-", "").slice(0, 16)}`,
+      id: name("exe"),
       session: holder.id,
       sequence,
       startedAt: new Date(openedAt).toISOString(),
@@ -336,7 +350,6 @@ export const begin = Effect.fnUntraced(function* (
     },
     ownMemoryBytes: allowed.memoryMiB === limits.memoryMiB ? null : memoryBytes,
     timeMs,
-    fileSizeBytes: diskShare(allowed.fileSizeMiB),
     ownFileSizeBytes: allowed.fileSizeMiB === limits.fileSizeMiB ? null : diskShare(allowed.fileSizeMiB),
     outputBytes: allowed.outputBytes,
     outputFails,

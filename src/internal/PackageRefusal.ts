@@ -1,7 +1,6 @@
 /** Packages that a session cannot have, told as an execution would tell them: with a receipt, over a VM that ran nothing. */
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
-import { randomUUID } from "node:crypto"
 import type { Egress } from "../egress/Egress.ts"
 import type { Limits } from "../Limits.ts"
 import type { PackageError } from "../Packages.ts"
@@ -15,8 +14,6 @@ import {
 } from "../SandboxError.ts"
 import type { Vm } from "../Vm.ts"
 import * as Attempt from "./Attempt.ts"
-import * as Deadlines from "./Deadlines.ts"
-import * as PortLedger from "./PortLedger.ts"
 
 /** Packages that cannot be had together are bad input, for which nothing is started. */
 export const asInput = (error: PackageError): SandboxError =>
@@ -37,18 +34,7 @@ export const refuse = Effect.fnUntraced(function* (
   receipts: Publisher,
   egress: Egress
 ): Effect.fn.Return<never, PermissionDenied | UnsupportedCommand | SandboxError, Scope.Scope> {
-  const holder: Attempt.Holder = {
-    id: `ses-${randomUUID().replaceAll("-", "").slice(0, 16)}`,
-    vm,
-    origin,
-    limits,
-    receipts,
-    egress,
-    ports: PortLedger.make(),
-    deadlines: yield* Deadlines.make,
-    sequence: 0,
-    closed: undefined
-  }
+  const holder = yield* Attempt.hold({ vm, origin, limits, receipts, egress })
   const attempt = yield* Attempt.begin(holder, { language: null, argv: null, code: null, limits: {} })
   const name = `${error.ecosystem}:${error.spec}`
   switch (error.reason._tag) {
