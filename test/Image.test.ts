@@ -101,8 +101,17 @@ const serve = (answer: (request: IncomingMessage, response: ServerResponse, coun
     return { url: `http://127.0.0.1:${address.port}/image.tar`, ranges }
   })
 
-/** Sends `content` as a good server does, from where it is asked to; ends the connection after `limit` bytes. */
-const send = (content: Buffer, request: IncomingMessage, response: ServerResponse, limit = Infinity): void => {
+/**
+ * Sends `content` as a good server does, from where it is asked to. With `limit` it breaks the connection after so many bytes,
+ * once some are in the client's `file`: what has arrived and is not taken yet when a connection breaks, `fetch` throws away.
+ */
+const send = (
+  content: Buffer,
+  request: IncomingMessage,
+  response: ServerResponse,
+  limit = Infinity,
+  file = ""
+): void => {
   const from = Number(/^bytes=(\d+)-$/.exec(request.headers.range ?? "")?.[1] ?? 0)
   const rest = content.subarray(from)
   response.writeHead(from > 0 ? 206 : 200, {
@@ -110,8 +119,16 @@ const send = (content: Buffer, request: IncomingMessage, response: ServerRespons
     ...(from > 0 ? { "content-range": `bytes ${from}-${content.length - 1}/${content.length}` } : {})
   })
   if (rest.length <= limit) return void response.end(rest)
-  response.write(rest.subarray(0, limit), () => response.destroy())
+  response.write(rest.subarray(0, limit))
+  const look = setInterval(() => {
+    if (!response.destroyed && (statSync(file, { throwIfNoEntry: false })?.size ?? 0) <= from) return
+    clearInterval(look)
+    response.destroy()
+  }, 5)
 }
+
+/** Where a download is while it is not whole. */
+const partial = (cache: string, sha256: string): string => join(cache, "downloads", `${sha256}.part`)
 
 /** Runs a test over a store of its own. */
 const withStore = <A, E>(
@@ -181,10 +198,12 @@ describe("pull", () => {
   )
 
   it.live("continues where the connection broke, as often as needed", () =>
-    withStore((_, images) =>
+    withStore((cache, images) =>
       Effect.gen(function* () {
         const { archive, id, sha256 } = yield* makeArchive()
-        const server = yield* serve((request, response) => send(archive, request, response, 150_000))
+        const server = yield* serve((request, response) =>
+          send(archive, request, response, 150_000, partial(cache, sha256))
+        )
         assert.strictEqual((yield* images.pull({ url: server.url, sha256 })).id, id)
         assert.isAbove(server.ranges.length, 3)
         assert.isUndefined(server.ranges[0])
@@ -194,12 +213,12 @@ describe("pull", () => {
   )
 
   it.live("starts again with a server that knows no Range", () =>
-    withStore((_, images) =>
+    withStore((cache, images) =>
       Effect.gen(function* () {
         const { archive, id, sha256 } = yield* makeArchive()
         const server = yield* serve((request, response, count) => {
           delete request.headers.range
-          send(archive, request, response, count === 1 ? 200_000 : Infinity)
+          send(archive, request, response, count === 1 ? 200_000 : Infinity, partial(cache, sha256))
         })
         assert.strictEqual((yield* images.pull({ url: server.url, sha256 })).id, id)
         assert.strictEqual(server.ranges.length, 2)
@@ -226,7 +245,7 @@ describe("pull", () => {
         let mended = false
         const server = yield* serve((request, response) =>
           mended || request.headers.range === undefined
-            ? send(archive, request, response, mended ? Infinity : 100_000)
+            ? send(archive, request, response, mended ? Infinity : 100_000, partial(cache, sha256))
             : request.socket.destroy()
         )
         const error = yield* Effect.flip(images.pull({ url: server.url, sha256 }))
