@@ -145,6 +145,7 @@ interface ForkFrom {
     source: Snapshot.Source,
     n: number,
     options: SessionOptions,
+    parents: Required<Limits>,
     inherited: Egress.Keeping | undefined
   ): ReturnType<Session.Session["fork"]>
 }
@@ -255,7 +256,8 @@ export class Sandbox extends Context.Service<
               fork(
                 source(from),
                 n,
-                { env, limits, network: way.policy(), ...timesOf(prepared), ...options },
+                { env, network: way.policy(), ...timesOf(prepared), ...options },
+                limits,
                 options?.secrets === undefined ? way.keeping : undefined
               )
           },
@@ -267,9 +269,13 @@ export class Sandbox extends Context.Service<
       })
 
       /** What a session that goes on from something is set up with. */
-      const setupFrom = Effect.fnUntraced(function* (held: Snapshot.Held, options: SessionOptions) {
+      const setupFrom = Effect.fnUntraced(function* (
+        held: Snapshot.Held,
+        options: SessionOptions,
+        parents: Required<Limits> = defaults
+      ) {
         const { env = {}, limits: given = {}, network = none, secrets = {}, ...decoded } = yield* decodeOptions(options)
-        const limits = { ...defaults, memoryMiB: held.limitMiB, ...given }
+        const limits = { ...parents, memoryMiB: held.limitMiB, ...given }
         if (limits.memoryMiB > held.limitMiB) {
           return yield* fail(
             new InvalidInput({
@@ -293,6 +299,7 @@ export class Sandbox extends Context.Service<
         source: Snapshot.Source,
         given: number,
         options: SessionOptions,
+        parents: Required<Limits>,
         inherited: Egress.Keeping | undefined
       ): Effect.fn.Return<ReadonlyArray<Result.Result<Session.Session, SandboxError>>, SandboxError, Scope.Scope> {
         const n = yield* decodeForks(given)
@@ -300,7 +307,7 @@ export class Sandbox extends Context.Service<
         return yield* Effect.scoped(
           Effect.gen(function* () {
             const held = yield* snapshots.hold(source)
-            const setup = { ...(yield* setupFrom(held, options)), inherited }
+            const setup = { ...(yield* setupFrom(held, options, parents)), inherited }
             const child = Scope.provide(inScope(startFrom(held, setup)), home)
             return yield* Effect.forEach(Array.from({ length: n }), () => Effect.result(child), { concurrency: 2 })
           })

@@ -117,8 +117,8 @@ export interface Session {
   readonly snapshot: (options?: SnapshotOptions) => Effect.Effect<Snapshot, SandboxError>
   /**
    * `n` sessions, 1 to 100, that go on from where this one is at one moment, while it runs on; nothing of it is stored. They
-   * are independent of it, live as long as the scope, and have its env, limits, idle time, network policy and secrets where
-   * `options` says nothing else. Each is a success or an error by itself; that nothing could be captured fails the whole with
+   * are independent of it, live as long as the scope, and have its env, each of its limits, idle time, network policy and secrets
+   * where `options` says nothing else. Each is a success or an error by itself; that nothing could be captured fails the whole with
    * `SnapshotFailed`.
    */
   readonly fork: (

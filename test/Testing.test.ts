@@ -244,7 +244,7 @@ describe("Testing", () => {
         const sandbox = yield* Sandbox
         const { live } = yield* Testing.Machines
         const { list, remove } = yield* Snapshots
-        const parent = yield* sandbox.session({ env: { WHO: "parent" }, limits: { memoryMiB: 256 } })
+        const parent = yield* sandbox.session({ env: { WHO: "parent" }, limits: { memoryMiB: 256, outputBytes: 5000 } })
         const add = (session: Session, by: string) => Effect.map(session.exec(python(by)), ({ stdout }) => stdout)
         assert.strictEqual(yield* add(parent, "1"), "1 parent")
         yield* parent.files.write("a", "then")
@@ -264,6 +264,9 @@ describe("Testing", () => {
         const forks = (yield* parent.fork(2)).map(Result.getOrThrow)
         assert.deepStrictEqual(yield* Effect.forEach(forks, (it) => add(it, "100")), ["111 parent", "111 parent"])
         assert.strictEqual((yield* live).length, 4)
+        const [slow] = (yield* parent.fork(1, { limits: { timeMs: 7000 } })).map(Result.getOrThrow)
+        const { limits } = (yield* (slow ?? parent).exec(python("0"))).receipt
+        assert.deepInclude(limits, { timeMs: 7000, outputBytes: 5000, memoryBytes: 256 * 1024 ** 2 })
         const won = yield* race(parent, [(it) => add(it, "fail"), (it) => add(it, "7")])
         assert.deepInclude(Option.getOrThrow(won), { index: 1, value: "18 parent" })
         assert.strictEqual(yield* add(parent, "0"), "11 parent")
