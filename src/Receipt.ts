@@ -51,7 +51,7 @@ export type State = typeof State.Type
 /**
  * How the VM was obtained, and for each faster path that was missed, why.
  *
- * `kind`: `pool` (a ready clone), `restore` (a clone made from the template now) or `boot` (the template had to be built
+ * `kind`: `pool` (a ready clone), `restore` (a clone made from the template now), `boot` (the template had to be built
  * first) or `snapshot` (a session was started from a snapshot or forked; `from` is then the id of the snapshot or of the
  * forked session). `missed`: one entry for each faster path, for example `{ kind: "restore", reason: "no template for this key" }`.
  *
@@ -100,9 +100,10 @@ export type Isolation = typeof Isolation.Type
  * `name` is the host as it was asked for, a name or an address. `rule` is the rule of the policy that granted it, as it was
  * written (or `all`, or what `ask` said), or why it was refused: `none`, `not-granted`, `loopback`, `private`, `carrier`,
  * `link-local`, `metadata`, `multicast`, `reserved`, `host-address`, `sni`, `invalid-name`, `too-many-connections`, `secret`,
- * `http-host`, `http-syntax`, what `ask` said, or `undecided` when the receipt was written before the decision. `reason` is what else is known, for example why a
- * granted host could not be reached. `bytesIn` went into the guest and `bytesOut` out of it, until the receipt was written. `secrets` names those that were put
- * into requests, where the host has any; see `Secrets`.
+ * `http-host`, `http-syntax`, `http-version`, what `ask` said, or `undecided` when the receipt was written before the decision.
+ * `reason` is what else is known, for example why a granted host could not be reached. `bytesIn` went into the guest and
+ * `bytesOut` out of it, until the receipt was written. `secrets` names those that were put into requests, where the host has any;
+ * see `Secrets`.
  *
  * @since 0.1.0
  * @category models
@@ -152,13 +153,13 @@ export type PortUse = typeof PortUse.Type
  * Units: `…Ms` milliseconds (fractions allowed), `…Bytes` bytes, `startedAt` ISO 8601 in UTC by the host's clock.
  * `sequence` counts the executions of a session from 1. `timing.queueMs` is the wait behind earlier executions of the same
  * language, `acquireMs` the time to get the VM and `handoverMs` the time to make it unique (both `null` after the first
- * execution of a session), `wakeMs` the time that a parked session took to wake (`null` when it was awake), `executeMs` from the interpreter's start of the code to its end. `usage` comes from the guest's
- * cgroup counters and covers the interpreter's whole process tree. `ports` lists every port that was exposed at any time
- * during the execution, and those that the HTTP client has asked. `egress` holds the first 200 connections that the session
- * tried to make while the execution ran, and `egressOmitted` counts the others; both are `null` when the session's policy was
- * `None`, under which the guest's kernel refuses them. `filesChanged` counts changed files when a report
- * was asked for. A cancelled
- * execution's end is not waited for, so its `state`, `exitCode` and `usage` are `null`.
+ * execution of a session), `wakeMs` the time that a parked session took to wake (`null` when it was awake), `executeMs` from the
+ * interpreter's start of the code to its end. `usage` comes from the guest's cgroup counters and covers the interpreter's whole
+ * process tree. `ports` lists every port that was exposed at any time during the execution, and those that the HTTP client has
+ * asked. `egress` holds the first 200 connections that the session tried to make while the execution ran, and `egressOmitted`
+ * counts the others; both are `null` when the session's policy was `None`, under which the guest's kernel refuses them.
+ * `filesChanged` counts changed files when a report was asked for. A cancelled execution's end is not waited for, so its `state`,
+ * `exitCode` and `usage` are `null`.
  *
  * @since 0.1.0
  * @category models

@@ -3,8 +3,8 @@
  * the value in, outside the guest, where a request of HTTP goes over TLS to one of the hosts that the secret is for.
  *
  * - Filled in: the value of every header of such a request (or of one header, see `header`), wherever the placeholder stands
- *   in it: alone, behind `Bearer `, or in the user or password of `Basic`. In the URL, in the body, in trailers and inside a
- *   WebSocket it stays what it is.
+ *   in it: alone, behind `Bearer `, or in the user or password of `Basic`. In the URL, in the body and inside a WebSocket it stays
+ *   what it is; trailers are not passed on.
  * - Refused, with the rule `secret`: a connection that takes the placeholder anywhere else, as it is or in base64, as far as
  *   that can be seen: in whatever is not TLS, and in TLS to hosts that have a secret. Inside other TLS it cannot be seen, and
  *   is worth nothing to who receives it.

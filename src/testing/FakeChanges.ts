@@ -32,7 +32,7 @@ const maxMarks = 16
 
 const stateOf = (node: Node): NonNullable<ChangeLine["after"]> => ({
   type: node.type,
-  size: node.bytes.length,
+  size: contentOf(node).length,
   mode: node.mode,
   uid: 1000,
   gid: 1000,
