@@ -131,6 +131,10 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
             Effect.timeout("10 seconds")
           )
           assert.strictEqual(yield* s.files.readText("d/f"), "old")
+          // What cannot be written is told at once, however long the content takes to come.
+          const slow = Stream.concat(Stream.make(randomBytes(10)), Stream.never)
+          assert.strictEqual((yield* reason(s.files.write("no/f", slow)))._tag, "NotFound")
+          assert.strictEqual((yield* reason(s.files.write("d", Stream.never)))._tag, "IsADirectory")
         })
       )
     )

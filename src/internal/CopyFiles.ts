@@ -14,7 +14,7 @@ import * as FileName from "./FileName.ts"
 import { errorCode } from "./Files.ts"
 import { ofHost } from "./FileReason.ts"
 import { attempt, content, type Count, HostFailed, tree } from "./HostTree.ts"
-import { bytesOf, type Client, decodePath, waitFor } from "./SessionFiles.ts"
+import { bytesOf, type Client, decodePath, deliver } from "./SessionFiles.ts"
 
 const decodeOptions = decodeInput(Files.Options, "options")
 const decodeCopyOut = decodeInput(Files.CopyOutOptions, "options")
@@ -120,8 +120,7 @@ export const make = (client: Client, files: Pick<Files.Files, "stat">): Pick<Fil
     if (stats.isFile()) {
       const fields = { ...options, mode: stats.mode & 0o777 }
       const answer = yield* client.open({ ...call, method: "file.write", fields })
-      yield* answer.send(Stream.mapError(content(source, stats.size), onHost("copyIn")))
-      yield* waitFor(answer, Wire.WriteEnd)
+      yield* deliver(answer, Stream.mapError(content(source, stats.size), onHost("copyIn")), Wire.WriteEnd)
       return { entries: 1, bytes: stats.size, skipped: 0 }
     }
     const count: Count = { entries: 0, bytes: 0, skipped: 0 }
@@ -132,8 +131,7 @@ export const make = (client: Client, files: Pick<Files.Files, "stat">): Pick<Fil
         error instanceof HostFailed ? onHost("copyIn")(error) : ofHost("copyIn", hostPath, error)
       )
     )
-    yield* answer.send(archive)
-    yield* waitFor(answer, Wire.TreeEnd)
+    yield* deliver(answer, archive, Wire.TreeEnd)
     return count
   }, Effect.scoped)
 

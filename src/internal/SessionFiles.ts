@@ -228,8 +228,7 @@ export const make = (guest: Guest, client: Client): Omit<Files.Files, "copyIn" |
       ? content
       : Stream.make(yield* Effect.map(decodeContent(content), (it) => Buffer.from(it as string)))
     const answer = yield* client.open({ operation: "write", path, method: "file.write", fields })
-    yield* answer.send(bytes)
-    yield* waitFor(answer, Wire.WriteEnd)
+    yield* deliver(answer, bytes, Wire.WriteEnd)
   }, Effect.scoped)
 
   const list: Files.Files["list"] = Effect.fn("Files.list")(function* (path, given = {}) {
@@ -316,7 +315,7 @@ export const make = (guest: Guest, client: Client): Omit<Files.Files, "copyIn" |
 }
 
 /** Waits for a request's END; what else comes is let go. */
-export const waitFor = <S extends Schema.Top & { readonly DecodingServices: never }>(
+const waitFor = <S extends Schema.Top & { readonly DecodingServices: never }>(
   answer: Answering,
   end: S
 ): Effect.Effect<S["Type"], Files.FileFailure> =>
@@ -326,3 +325,11 @@ export const waitFor = <S extends Schema.Top & { readonly DecodingServices: neve
       if (Option.isSome(got.end)) return yield* answer.result(end, got.end.value)
     }
   })
+
+/** Sends a content and waits for END. What the guest cannot take it says at once, whenever the next of the content comes. */
+export const deliver = <E, R, S extends Schema.Top & { readonly DecodingServices: never }>(
+  answer: Answering,
+  content: Stream.Stream<Uint8Array, E, R>,
+  end: S
+): Effect.Effect<S["Type"], E | Files.FileFailure, R> =>
+  Effect.raceFirst(waitFor(answer, end), Effect.andThen(answer.send(content), Effect.never))
