@@ -268,13 +268,18 @@ ls -A /var/lib/apt/lists /var/cache/apt/archives /var/tmp; test ! -e /usr/sbin/p
           // pip has tried again by itself.
           assert.strictEqual(asked, 4)
           // So it is with a mirror of Debian's.
-          const named = { EXEC_SANDBOX_DEBIAN_MIRROR: `http://127.0.0.1:${port}/debian` }
-          const mirror = yield* PackageInstall.install(vm, { debian: ["libutempter0"] }, 512, Schedule.recurs(0)).pipe(
-            Effect.provideService(Mirror, Effect.succeed(fromApt(named, "", { proxy: "", httpsProxy: "" }))),
-            Effect.flip
-          )
-          assert.match(mirror.message, /^debian packages: .* 401 +Unauthorized/)
-          assert.strictEqual(mirror._tag === "SandboxError" && mirror.retry, "never")
+          for (const [mirror, problem] of [
+            [`http://127.0.0.1:${port}/debian`, /^debian packages: .* 401 +Unauthorized/],
+            ["file:/srv/debian", /^debian packages: this host's mirror of Debian is no address of http/]
+          ] as const) {
+            const told = fromApt({ EXEC_SANDBOX_DEBIAN_MIRROR: mirror }, "", { proxy: "", httpsProxy: "" })
+            const error = yield* PackageInstall.install(vm, { debian: ["libutempter0"] }, 512, Schedule.recurs(0)).pipe(
+              Effect.provideService(Mirror, Effect.succeed(told)),
+              Effect.flip
+            )
+            assert.match(error.message, problem)
+            assert.strictEqual(error._tag === "SandboxError" && error.retry, "never")
+          }
         }).pipe(Effect.scoped),
       300_000
     )

@@ -76,7 +76,9 @@ def archives():
     """URL and suite of each part of Debian, as images/build.sh has them."""
     with open("/etc/os-release") as file:
         suite = re.search(r"^VERSION_CODENAME=(\w+)$", file.read(), re.MULTILINE)[1]
-    main = os.environ["EXEC_SANDBOX_DEBIAN_MIRROR"].rstrip("/")
+    main = os.environ.get("EXEC_SANDBOX_DEBIAN_MIRROR", "").rstrip("/")
+    if not main:
+        answer("refused", problem="this host's mirror of Debian is no address of http:// or https://")
     security = os.environ.get("EXEC_SANDBOX_DEBIAN_SECURITY_MIRROR", "").rstrip("/")
     return [(main, suite), (main, f"{suite}-updates")] + ([(security, f"{suite}-security")] if security else [])
 
