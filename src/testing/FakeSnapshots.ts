@@ -77,7 +77,15 @@ export const make = (saver: Saver, capacity: Capacity["Service"]): Snapshots["Se
     hold: (source) =>
       Effect.map(saver.copy(source.vm), (memory) => held(memory, source, source.session, source.parent)),
     find: (from) =>
-      Effect.map(byName(from), ({ memory, snapshot, source }) => held(memory, source, snapshot.id, snapshot.id)),
+      Effect.map(byName(from), ({ memory, snapshot, source }) => {
+        const { clone, ...rest } = held(memory, source, snapshot.id, snapshot.id)
+        const used = Effect.map(Clock.currentTimeMillis, (now) => {
+          const it = stored.get(snapshot.id)
+          const usedAt = new Date(now).toISOString()
+          if (it !== undefined) stored.set(snapshot.id, { ...it, snapshot: { ...it.snapshot, usedAt } })
+        })
+        return { ...rest, clone: Effect.tap(clone, () => used) }
+      }),
     keeper: { prepare: (vm) => saver.prepare(vm, capacity) },
     list: Effect.sync(() => [...stored.values()].map(({ snapshot }) => snapshot).toReversed()),
     remove: (from) =>
