@@ -60,6 +60,7 @@ export * as Session from "./Session.ts"
 
 /** The library's spans and metrics, by name. @since 0.1.0 */
 export * as Telemetry from "./Telemetry.ts"
+
 /** Sessions saved on purpose, to go on from. @since 0.1.0 */
 export * as Snapshot from "./Snapshot.ts"
 

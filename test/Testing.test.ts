@@ -219,14 +219,21 @@ describe("Testing", () => {
     Effect.gen(function* () {
       const machines = yield* Testing.Machines
       const session = yield* Sandbox.use((it) => it.session({ env: { A: "1" } }))
-      yield* session.exec(python("a = 1"))
-      yield* session.run("ls | wc -l", { env: { B: "2" } })
+      yield* session.exec({ ...python("a = 1"), cwd: "work" })
+      yield* session.run("ls | wc -l", { env: { B: "2" }, user: "root" })
       const tasks = yield* machines.tasks
       assert.deepStrictEqual(
-        tasks.map(({ argv, code, env, language, vm }) => ({ argv, code, env, language, vm })),
+        tasks.map(({ argv, code, cwd, env, language, vm }) => ({ argv, code, cwd, env, language, vm })),
         [
-          { argv: null, code: "a = 1", env: { A: "1" }, language: "python", vm: 1 },
-          { argv: ["bash", "-c", "ls | wc -l"], code: "ls | wc -l", env: { A: "1", B: "2" }, language: null, vm: 1 }
+          { argv: null, code: "a = 1", cwd: "/home/user/work", env: { A: "1" }, language: "python", vm: 1 },
+          {
+            argv: ["bash", "-c", "ls | wc -l"],
+            code: "ls | wc -l",
+            cwd: "/root",
+            env: { A: "1", B: "2" },
+            language: null,
+            vm: 1
+          }
         ]
       )
       yield* machines.kill(1)

@@ -9,6 +9,7 @@ import * as Queue from "effect/Queue"
 import * as Semaphore from "effect/Semaphore"
 import * as Stream from "effect/Stream"
 import { constants } from "node:os"
+import * as path from "node:path/posix"
 import { Kind, Sub } from "../guest/Frame.ts"
 import type { Evidence } from "../guest/Protocol.ts"
 import type { Ending, Reply, Task } from "../Testing.ts"
@@ -114,7 +115,7 @@ export const make = (around: Around): FakeTasks => {
     argv: it.open.argv ?? (typeof it.open.shell === "string" ? ["bash", "-c", it.open.shell] : null),
     code: it.open.language === undefined ? (it.open.shell ?? "") : Buffer.concat(it.code).toString("utf8"),
     env: { ...memory.env, ...it.open.env },
-    cwd: it.open.cwd ?? "/home/user",
+    cwd: path.resolve(it.open.user === "root" ? "/root" : "/home/user", it.open.cwd ?? ""),
     user: it.open.user === "root" ? "root" : "user",
     terminal: () => it.terminal,
     trap: (handler) => {
