@@ -118,7 +118,8 @@ export const make = (client: Client, files: Pick<Files.Files, "stat">): Pick<Fil
     }
     const call = { operation: "copyIn", path: guestPath } as const
     if (stats.isFile()) {
-      const fields = { ...options, mode: stats.mode & 0o777 }
+      const modified = Math.max(0, Math.floor(stats.mtimeMs))
+      const fields = { ...options, mode: stats.mode & 0o777, modified }
       const answer = yield* client.open({ ...call, method: "file.write", fields })
       yield* deliver(answer, Stream.mapError(content(source, stats.size), onHost("copyIn")), Wire.WriteEnd)
       return { entries: 1, bytes: stats.size, skipped: 0 }

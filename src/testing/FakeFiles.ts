@@ -20,6 +20,7 @@ const decode = Schema.decodeUnknownOption(
     offset: Schema.optionalKey(Schema.Finite),
     length: Schema.optionalKey(Schema.Finite),
     mode: Schema.optionalKey(Schema.Int),
+    modified: Schema.optionalKey(Schema.Int),
     createParents: Schema.optionalKey(Schema.Boolean),
     recursive: Schema.optionalKey(Schema.Boolean),
     force: Schema.optionalKey(Schema.Boolean),
@@ -46,7 +47,16 @@ const ofItself = new Set(["file.remove", "file.rename", "file.makeDirectory"])
 export const answer = (disk: FakeDisk, request: unknown, content: Uint8Array, now: number): Answer | undefined => {
   const decoded = Option.getOrUndefined(decode(request))
   if (decoded === undefined) return undefined
-  const { createParents = false, force = false, length, method, mode, noFollow = false, offset = 0 } = decoded
+  const {
+    createParents = false,
+    force = false,
+    length,
+    method,
+    mode,
+    modified = now,
+    noFollow = false,
+    offset = 0
+  } = decoded
   const refused = (code: Code): Answer => failed(code, decoded.path)
   const follow = !noFollow && !ofItself.has(method)
   let found = disk.find(decoded.path, follow)
@@ -77,7 +87,7 @@ export const answer = (disk: FakeDisk, request: unknown, content: Uint8Array, no
     }
     case "file.write":
       if (node?.type === "directory" || decoded.path.endsWith("/")) return refused("EISDIR")
-      disk.place(at, { type: "file", bytes: Buffer.from(content), mode: mode ?? node?.mode ?? 0o644, modified: now })
+      disk.place(at, { type: "file", bytes: Buffer.from(content), mode: mode ?? node?.mode ?? 0o644, modified })
       return { end: { bytes: content.length } }
     case "file.makeDirectory": {
       if (node !== undefined) return createParents && node.type === "directory" ? { end: {} } : refused("EEXIST")

@@ -174,9 +174,11 @@ export const contractSession = (it: Vitest.MethodsNonLive<Shared>): void => {
       assert.strictEqual(yield* tag(files.copyOut("some/tree", join(host, "no"))), "Unsafe")
       const one = { entries: 1, bytes: 4, skipped: 0 }
       fs.writeFileSync(join(host, "one"), "1234", { mode: 0o600 })
+      fs.utimesSync(join(host, "one"), 1_600_000_000, 1_600_000_000)
       assert.deepStrictEqual(yield* files.copyIn(join(host, "one"), "some/one"), one)
       assert.deepStrictEqual(yield* files.copyOut("some/one", join(host, "again")), one)
       assert.strictEqual(fs.readFileSync(join(host, "again"), "utf8"), "1234")
+      assert.strictEqual(fs.statSync(join(host, "again")).mtimeMs, 1_600_000_000_000)
       yield* files.remove("some", { recursive: true })
     }).pipe(Effect.scoped)
   )

@@ -120,7 +120,7 @@ func TestReplaceLeavesTheOldFileOrTheNewOne(t *testing.T) {
 	defer unix.Close(base)
 	buffer := make([]byte, 16)
 	broken := &failing{strings.NewReader("half"), errCancelled}
-	if _, err := replace(base, "f", nil, 0o644, broken, buffer); !errors.Is(err, errCancelled) {
+	if _, err := replace(base, "f", nil, 0o644, nil, broken, buffer); !errors.Is(err, errCancelled) {
 		t.Fatalf("the failure is %v", err)
 	}
 	check := func(want string) {
@@ -132,7 +132,7 @@ func TestReplaceLeavesTheOldFileOrTheNewOne(t *testing.T) {
 		}
 	}
 	check("old")
-	n, err := replace(base, "f", nil, 0o644, strings.NewReader(strings.Repeat("new", 20)), buffer)
+	n, err := replace(base, "f", nil, 0o644, nil, strings.NewReader(strings.Repeat("new", 20)), buffer)
 	if err != nil || n != 60 {
 		t.Fatal(n, err)
 	}

@@ -330,7 +330,7 @@ func (w *treeWriter) file(directory int, leaf string, h *tar.Header, content io.
 	if err != nil {
 		return full(err, fd)
 	}
-	return setTime(fd, "", h.ModTime)
+	return setTime(fd, h.ModTime)
 }
 
 func (w *treeWriter) again(directory int, leaf string, h *tar.Header, content io.Reader) error {
@@ -341,12 +341,9 @@ func (w *treeWriter) again(directory int, leaf string, h *tar.Header, content io
 		}
 	}
 	mode := uint32(h.Mode & 0o777)
-	n, err := replace(directory, leaf, &mode, mode, content, w.buffer)
+	n, err := replace(directory, leaf, &mode, mode, &h.ModTime, content, w.buffer)
 	w.result.Bytes += n
-	if err != nil {
-		return err
-	}
-	return setTime(directory, leaf, h.ModTime)
+	return err
 }
 
 // enter opens a directory of the tree, making what is missing.
@@ -391,7 +388,7 @@ func (w *treeWriter) finish() error {
 			err = unix.Fchmod(fd, m.mode)
 		}
 		if err == nil {
-			err = setTime(fd, "", m.time)
+			err = setTime(fd, m.time)
 		}
 		if err != nil {
 			return at(w.root+"/"+m.name, err)
@@ -400,13 +397,9 @@ func (w *treeWriter) finish() error {
 	return nil
 }
 
-// setTime sets when an entry was modified, or what the descriptor itself is
-// when there is no name.
-func setTime(fd int, name string, modified time.Time) error {
+// setTime sets when what is open was modified.
+func setTime(fd int, modified time.Time) error {
 	then := [2]unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(modified.UnixNano())}
-	if name != "" {
-		return unix.UtimesNanoAt(fd, name, then[:], unix.AT_SYMLINK_NOFOLLOW)
-	}
 	_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(fd), 0, uintptr(unsafe.Pointer(&then[0])), 0, 0, 0)
 	if errno != 0 {
 		return errno

@@ -56,6 +56,7 @@ type Request struct {
 	Offset        int64   `json:"offset"`        // file.read: bytes
 	Length        *int64  `json:"length"`        // file.read: bytes
 	Mode          *uint32 `json:"mode"`          // file.write, file.makeDirectory
+	Modified      *int64  `json:"modified"`      // file.write: ms since 1970, now when absent
 	CreateParents bool    `json:"createParents"` // file.write, file.makeDirectory, tree.write
 	Recursive     bool    `json:"recursive"`     // file.remove, file.watch
 	Force         bool    `json:"force"`         // file.remove: what is missing is no error

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,7 +43,12 @@ func write(r *Request, in *inbox) (any, error) {
 		return nil, err
 	}
 	defer unix.Close(base)
-	n, err := replace(base, name, r.Mode, 0o644, in, make([]byte, unit))
+	var modified *time.Time
+	if r.Modified != nil {
+		then := time.UnixMilli(*r.Modified)
+		modified = &then
+	}
+	n, err := replace(base, name, r.Mode, 0o644, modified, in, make([]byte, unit))
 	if err != nil {
 		return nil, err
 	}
@@ -71,8 +77,9 @@ func followLinks(target string) (string, error) {
 }
 
 // replace writes a new file beside the old one and puts it in its place. The
-// mode is the given one, else the old file's, else the fallback.
-func replace(base int, name string, given *uint32, fallback uint32, content io.Reader, buffer []byte) (n int64, err error) {
+// mode is the given one, else the old file's, else the fallback; the time is
+// now unless one is given.
+func replace(base int, name string, given *uint32, fallback uint32, modified *time.Time, content io.Reader, buffer []byte) (n int64, err error) {
 	old, err := replaceable(base, name)
 	if err != nil {
 		return 0, err
@@ -106,6 +113,11 @@ func replace(base int, name string, given *uint32, fallback uint32, content io.R
 	}
 	if err = unix.Fchmod(fd, mode&0o7777); err != nil {
 		return 0, err
+	}
+	if modified != nil {
+		if err = setTime(fd, *modified); err != nil {
+			return 0, err
+		}
 	}
 	if err = unix.Renameat(base, draft, base, name); err != nil {
 		return 0, full(err, base)
