@@ -290,7 +290,8 @@ export const make = Effect.fnUntraced(function* (
     )
     const last = yield* Attempt.follow(attempt, stream, emit, attempt.openedAt + outstandingMs)
     // The agent could not make the interpreter ready or different: this VM must not be used any more.
-    if (last === undefined || "code" in last) return yield* attempt.refused(last, true)
+    // One that died while the code was on its way has a successor.
+    if (last === undefined || "code" in last) return yield* attempt.refused(last, last?.code !== "lost")
     const result = yield* attempt.conclude(Execution.classify(last), last)
     yield* emit({ _tag: "Done", result })
     return result

@@ -313,6 +313,10 @@ hi; false | true; echo $?; echo "$1 $# $0"; kill -USR1 $$; umask; dirs; echo /no
           assert.deepStrictEqual([after.stdout, after.receipt.state], ["gone k\n", "reset"])
           const other = yield* exec("javascript", "console.log(v)")
           assert.deepStrictEqual([other.stdout, other.receipt.state], ["8\n", "kept"])
+          // So it is when it takes code with it that was on its way.
+          yield* exec("python", "import os, threading\nthreading.Timer(0.05, os._exit, [3]).start()")
+          yield* Effect.exit(exec("python", "#".padEnd(8_000_000, "x")))
+          assert.strictEqual((yield* exec("python", "print(1)")).stdout, "1\n")
         }).pipe(Effect.scoped)
     )
   })

@@ -63,8 +63,9 @@ func (i *interpreter) died(status syscall.WaitStatus) {
 	}
 	i.current, i.running, i.failure, i.ended = nil, nil, "", time.Time{}
 	if len(i.queue) > 0 && i.queue[0].bound {
-		// Part of its input is in the directory that goes away.
-		i.queue[0].stream.Reset("failed", "the interpreter died before the execution began")
+		// Part of its input is in the directory that goes away. The next life is
+		// as good as any: the host may ask again.
+		i.queue[0].stream.Reset("lost", "the interpreter died before the execution began")
 		i.skip()
 	}
 	if i.slot != nil {

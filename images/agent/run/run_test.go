@@ -378,6 +378,17 @@ func TestDeathIsTold(t *testing.T) {
 	if got := m.run(`:`, "", ""); got.end.State != "reset" {
 		t.Errorf("got %+v", got)
 	}
+	// One that takes input of the next one with it leaves the host free to ask again.
+	m.run(`(sleep 0.1; kill -9 $$) &`, "", "")
+	id := m.next
+	m.next += 2
+	m.write(wire(id, channel.Open, 0, `{"method":"exec","language":"bash"}`), wire(id, channel.Data, channel.Code, "echo "))
+	if got := m.wait(id); !strings.Contains(got.reset, `"lost"`) || got.started {
+		t.Errorf("got %+v", got)
+	}
+	if got := m.run(`echo next`, "", ""); got.stdout != "next\n" {
+		t.Errorf("got %+v", got)
+	}
 }
 
 func TestAnInterpreterThatKeepsOldEntropyRunsNothing(t *testing.T) {
