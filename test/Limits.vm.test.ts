@@ -262,6 +262,10 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Limits", (it
           assert.isAbove(error.observed ?? 0, 19.5 * MiB)
           assert.isAtMost(error.observed ?? 0, 20 * MiB)
           assert.strictEqual(error.receipt.stopReason, "disk-limit")
+          // Long code would lie there, too.
+          const comment = language === "javascript" ? "//" : "#"
+          const long = yield* meets(one, language, comment.padEnd(300_000, "x"))
+          assert.deepStrictEqual([long.limit, long.allowed, long.receipt.state], ["disk", 20 * MiB, "kept"])
           const after = yield* one.exec({
             language: "bash",
             code: "stat -c %s f; : > f; head -c 18000000 /dev/zero > g"

@@ -195,6 +195,11 @@ func (i *interpreter) advance() {
 			continue
 		}
 		if err := i.fill(head); err != nil {
+			if report := i.crowded(err); report != nil {
+				head.stream.End(report)
+				i.skip()
+				continue
+			}
 			code := "failed"
 			var bad *inputError
 			if errors.As(err, &bad) {
@@ -299,6 +304,14 @@ func (i *interpreter) begin(e *execution) {
 	if err == nil {
 		err = p.order(line)
 	}
+	if report := i.crowded(err); report != nil {
+		i.runner.config.Changes.Drop(e.mark)
+		e.rest()
+		e.stream.End(report)
+		i.running.discard()
+		i.current, i.running = nil, nil
+		return
+	}
 	if err != nil {
 		i.fail("handing over the execution: " + err.Error())
 		return
@@ -319,6 +332,24 @@ func (i *interpreter) begin(e *execution) {
 			p.kill()
 		}
 	})
+}
+
+// crowded is the end of an execution that could not begin because users have
+// filled what its input would lie on; nil for any other error, or none.
+func (i *interpreter) crowded(err error) *evidence {
+	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		return nil
+	}
+	allowed, used, ok := i.runner.config.Disk.spaceWhere(nil)
+	if !ok {
+		used, allowed = i.runner.space()
+	}
+	report := &evidence{State: "kept", Limits: []limitHit{{"disk", allowed, used}}}
+	if i.lost {
+		report.State, i.lost = "reset", false
+	}
+	report.fill()
+	return report
 }
 
 // order is what tells the interpreter to run an execution: everything in one
