@@ -14,7 +14,8 @@
  * | `Capacity.reserve` | of it: a place on the host | `memory_mib`, `spare`, `waited` |
  * | `Template.clone` | of it: a clone of a template, which is made first when there is none | `template` |
  * | `Template.build` | boot, warm and seal | `template`, `memory_mib` |
- * | `Vm.boot`, `Vm.seal` | of it | |
+ * | `Vm.boot`, `Vm.extend`, `Vm.seal` | of it; `extend` goes on from a copy of the template without packages | |
+ * | `Packages.install` | of it: packages are fetched, installed and imported | |
  * | `Vm.restore` | a QEMU from its start until its guest runs | |
  * | `Vm.handover` | clock, entropy, identity and settings, until the guest has acknowledged | `purpose` |
  * | `Vm.destroy` | from the kill of a QEMU until its death is confirmed | `pid` |
@@ -22,9 +23,11 @@
  * | `Pool.warmUp` | of it: every interpreter runs a line | |
  * | `Session.park` | a session's VM is saved and ended; a root, since nobody waits for it | `bytes` |
  * | `Session.wake` | a parked VM is started again | |
+ * | `Vm.capture` | a session's machine is saved of one moment, for a snapshot or forks | |
  * | `Session.exec`, `Process.run` | one execution, of code or of a command | `receipt`, `language`, `outcome`, `exit_code`, `queue_ms`, `execute_ms` |
  * | `Process.spawn` | until a process has started | |
- * | `Files.*`, `Host.*`, `Image.*`, `Template.warm` | the operation of that name | |
+ * | `Session.fork`, `Snapshot.clone` | all forks of one call; one VM that goes on from a saved one | |
+ * | the others of `spanNames`, and `Files.*` | the operation of that name | |
  *
  * A failed span has its typed error. `Vm.destroy` belongs to whatever is open when a VM ends, most often the caller whose scope
  * closes.
@@ -36,7 +39,7 @@ import * as Metric from "effect/Metric"
 /** Bounds of histograms, ms: a claim takes a few, a restore under emulation hundreds, a build ten thousands. */
 const boundaries = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 60_000]
 
-/** Names of all spans whose names do not end in a file operation. @since 0.1.0 @category constants */
+/** Names of all spans but `Files.*`, which are called as the methods are. @since 0.1.0 @category constants */
 export const spanNames = [
   "Sandbox.run",
   "Sandbox.stream",
@@ -49,16 +52,37 @@ export const spanNames = [
   "Template.clone",
   "Template.build",
   "Template.warm",
+  "Packages.install",
   "Vm.boot",
+  "Vm.extend",
   "Vm.seal",
   "Vm.restore",
   "Vm.handover",
+  "Vm.capture",
   "Vm.destroy",
   "Session.park",
   "Session.wake",
   "Session.exec",
+  "Session.fork",
+  "Session.mark",
+  "Session.changes",
+  "Session.network.update",
+  "Session.ports.expose",
+  "Session.ports.waitFor",
   "Process.run",
-  "Process.spawn"
+  "Process.spawn",
+  "Snapshot.take",
+  "Snapshot.hold",
+  "Snapshot.find",
+  "Snapshot.clone",
+  "Snapshot.race",
+  "Snapshot.remove",
+  "Snapshot.verify",
+  "Image.ensure",
+  "Image.build",
+  "Image.pull",
+  "Host.qemu",
+  "Host.doctor"
 ] as const
 
 /** VMs that are alive now. @since 0.1.0 @category metrics */

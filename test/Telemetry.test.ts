@@ -4,6 +4,7 @@ import * as Fiber from "effect/Fiber"
 import * as Metric from "effect/Metric"
 import * as Option from "effect/Option"
 import { TestClock } from "effect/testing"
+import * as fs from "node:fs"
 import { draw, gather } from "../src/cli/trace.ts"
 import * as Capacity from "../src/Capacity.ts"
 import * as Observe from "../src/internal/Observe.ts"
@@ -14,6 +15,16 @@ import { receipt } from "./support/receipts.ts"
 const fresh = Effect.provideService(Metric.MetricRegistry, new Map())
 
 describe("Telemetry", () => {
+  it("names every span that the sources open", () => {
+    const source = new URL("../src/", import.meta.url)
+    const opening = /(?:Effect\.fn|withSpan|makeSpanScoped|makeSpan|lateSpan)\(\s*(?:effect, )?"([A-Z][A-Za-z.]+)"/g
+    const opened = fs
+      .globSync("**/*.ts", { cwd: source })
+      .flatMap((file) => [...fs.readFileSync(new URL(file, source), "utf8").matchAll(opening)].map(([, name]) => name))
+      .filter((name) => !name?.startsWith("Files."))
+    assert.sameMembers([...Telemetry.spanNames], [...new Set(opened)])
+  })
+
   it.effect("an execution is counted by language and outcome, and its span says what the receipt says", () =>
     Effect.gen(function* () {
       const { spans, tracer } = gather()
