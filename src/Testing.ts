@@ -169,7 +169,7 @@ export type Reply =
 
 /**
  * Decides what every task does. An effect may write, wait (on the test's clock or a latch of the test) and end when it
- * likes; it is interrupted when the caller is, by a signal, and at its time limit.
+ * likes; it is interrupted when the caller is, and by a signal that it does not heed (see `Task.trap`).
  *
  * @since 0.1.0
  * @category models
@@ -177,9 +177,9 @@ export type Reply =
 export type Script = (task: Task) => Reply | Effect.Effect<Reply>
 
 /**
- * How a VM starts: `delayMs` until it runs, default 0; `fails` with this problem instead (`BootFailed`); `answers: false`
- * never acknowledges its handover; `refuses` one part of it. `parkFails`: it cannot be parked, for this problem; `wakeFails`:
- * it cannot be woken.
+ * How a VM starts: `delayMs` until it runs, and until it is parked, default 0; `fails` with this problem instead (`BootFailed`);
+ * `answers: false` never acknowledges its handover; `refuses` one part of it. `parkFails`: it cannot be parked, for this problem;
+ * `wakeFails`: it cannot be woken.
  *
  * @since 0.1.0
  * @category models

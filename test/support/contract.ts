@@ -164,8 +164,15 @@ export const contract = (
               yield* sleep.signal("SIGTERM")
               const exit = yield* sleep.exit
               assert.deepStrictEqual([exit.exitCode, exit.signal], [143, "SIGTERM"])
+              yield* it.spawn(["sleep", "1000"])
             })
           )
+          const receipts = yield* Receipts.Memory.use((memory) => memory.all)
+          const closed = receipts.findLast((receipt) => receipt.session === it.id)
+          assert.deepStrictEqual([closed?.exitCode, closed?.signal, closed?.state], [143, "SIGTERM", "kept"])
+          const late = yield* failed(it.run(["sleep", "1000"], { limits: { timeMs: 300 } }), "LimitExceeded")
+          const { exitCode, signal, state } = late.receipt
+          assert.deepStrictEqual([late.limit, exitCode, signal, state], ["time", 130, "SIGINT", "kept"])
         })
       )
 
