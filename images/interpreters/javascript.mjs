@@ -906,6 +906,8 @@ let terminated = false
 
 /** V8 stops code wherever it is, within Node's own loops over timers and immediates too, which leaves what is gone in their counts. */
 function recount() {
+  mend(streams.stdout)
+  mend(streams.stderr)
   let refs = 0
   each(timerListMap, (_, list) => {
     for (let timer = list._idleNext; timer !== list; timer = timer._idleNext) if (timer[kRefed]) refs++
@@ -921,6 +923,16 @@ function recount() {
     if (it[kRefed]) immediateInfo[kRefCount]++
   }
   timers.toggleImmediateRef(immediateInfo[kRefCount] > 0)
+}
+
+/** A write that was stopped has come to its end: otherwise all later ones would wait for it. */
+function mend(stream) {
+  try {
+    const state = stream._writableState
+    state.bufferProcessing = false
+    if (state.writing) state.onwrite()
+    state.sync = false
+  } catch {} // patched by the user
 }
 
 /** SIGINT during an execution: it ends here. Code that still waits for something stays what it is, a callback that may come later. */

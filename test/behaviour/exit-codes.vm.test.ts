@@ -109,6 +109,13 @@ const signals: ReadonlyArray<readonly [Language, string, number, string | null]>
   ["python", "import os, subprocess\nsubprocess.Popen(['sleep', '60'])\nos._exit(7)", 7, null],
   ["javascript", "process.abort()", 134, "SIGABRT"],
   ["javascript", "process.kill(process.pid, 'SIGTERM'); await new Promise((r) => setTimeout(r, 5000))", 143, "SIGTERM"],
+  // Its end could be told to nobody.
+  [
+    "javascript",
+    "for (let n = 1; n < 50; n++) require('fs').rmSync(`/run/exec-sandbox/javascript-${n}/out`, { force: true })",
+    70,
+    null
+  ],
   ["bash", "kill -TERM $$; sleep 5", 143, "SIGTERM"],
   ["bash", "kill -SEGV $$; sleep 5", 139, "SIGSEGV"],
   ["bash", "exec sh -c 'exit 12'", 12, null],

@@ -253,6 +253,11 @@ hi; false | true; echo $?; echo "$1 $# $0"; kill -USR1 $$; umask; dirs; echo /no
           ["let = 1"],
           ["await new Promise(() => {})"],
           ["for (;;);", 200],
+          // Stopped within a write: the stream must not wait for its end.
+          [
+            "{ const o = process.stdout, own = o._write; o._write = () => { o._write = own; for (;;); }; console.log(1) }",
+            200
+          ],
           ["await new Promise((r) => setTimeout(r, 60000))", 200],
           ["require('child_process').execSync('sleep 60')", 200]
         ]
