@@ -118,9 +118,11 @@ export const dial = (guest: Guest, port: number, use: Use, run: Run): Duplex => 
         if (event._tag === "End") {
           ended = true
           // The server is gone. Who has not heard of it by the end of what it said would write to nobody for ever.
-          socket.once("end", () => {
+          const cutOff = (): void => {
             if (!socket.writableEnded) socket.destroy()
-          })
+          }
+          if (socket.readableEnded) cutOff()
+          else socket.once("end", cutOff)
         }
       }
       feed()
