@@ -618,8 +618,13 @@ static void warm_up(void) {
   last_command_exit_value = 0;
 }
 
-/* The agent's SIGURG: a system call that waits has begun after bash last looked for SIGINT; ended by this, bash looks again. */
-static void nudged(int number) { (void)number; }
+/* The agent's SIGURG, some time after a SIGINT: a system call that waits has begun after bash last looked for it; ended by this, bash
+   looks again. While it waits for commands in the foreground it does not look, and those that it has started after SIGINT had come to
+   all that there was have not heard of it: they are told. */
+static void nudged(int number) {
+  (void)number;
+  if (interrupt_state && !running_trap && getpid() == serving) kill(0, SIGINT);
+}
 
 static int serve(const char *directory) {
   snprintf(home, sizeof home, "%s", directory);

@@ -237,6 +237,17 @@ func (g *cgroup) signal(sig syscall.Signal) {
 	}
 }
 
+func (g *cgroup) interrupt(asked map[int]string) {
+	first := len(asked) == 0
+	for _, pid := range g.members() {
+		program := programOf(pid)
+		if before, known := asked[pid]; first || known && before != program {
+			_ = unix.Kill(pid, unix.SIGINT)
+			asked[pid] = program
+		}
+	}
+}
+
 func (g *cgroup) sweep(from, to float64, except int) {
 	for _, pid := range g.members() {
 		if pid == except {
@@ -264,21 +275,41 @@ func (g *cgroup) remove() bool {
 // ticks per second of the times in /proc, the same on every architecture.
 const ticks = 100
 
-// startTime is when a process started, in seconds of the boot clock.
-func startTime(pid int) (float64, bool) {
+// stat returns fields of /proc/PID/stat, counted from the state; nil for a
+// process that is gone.
+func stat(pid, least int) []string {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return 0, false
+		return nil
 	}
 	// The name, in parentheses, may hold anything; the fields after it do not.
 	at := bytes.LastIndexByte(text, ')')
-	fields := strings.Fields(string(text[at+1:]))
-	const starttime = 19 // counted from the state, the first field after the name
-	if at < 0 || len(fields) <= starttime {
+	if fields := strings.Fields(string(text[at+1:])); at >= 0 && len(fields) >= least {
+		return fields
+	}
+	return nil
+}
+
+// startTime is when a process started, in seconds of the boot clock.
+func startTime(pid int) (float64, bool) {
+	const starttime = 19
+	fields := stat(pid, starttime+1)
+	if fields == nil {
 		return 0, false
 	}
 	value, err := strconv.ParseInt(fields[starttime], 10, 64)
 	return float64(value) / ticks, err == nil
+}
+
+// programOf tells the programs apart that a process was one after the other:
+// each has its own places for code and stack.
+func programOf(pid int) string {
+	const startcode, startstack = 23, 25
+	fields := stat(pid, startstack+1)
+	if fields == nil {
+		return ""
+	}
+	return strings.Join(fields[startcode:startstack+1], " ")
 }
 
 // bootClock is now, in seconds and rounded down to the ticks of startTime.

@@ -23,6 +23,10 @@ type group interface {
 	alone() bool
 	// signal reaches every process inside.
 	signal(sig syscall.Signal)
+	// interrupt sends SIGINT to all that is in it, and notes which program each
+	// process was. With such notes it sends it only to those that are another
+	// program since: a signal that came before that was handled by the old one.
+	interrupt(asked map[int]string)
 	// sweep kills what was started between two readings of the boot clock,
 	// in seconds, except one process.
 	sweep(from, to float64, except int)

@@ -439,8 +439,9 @@ func (i *interpreter) interrupt() {
 		return
 	}
 	e.interrupted, e.grace = time.Now(), Grace()
-	p.group.signal(syscall.SIGINT)
-	i.nudge(e, p)
+	asked := map[int]string{}
+	p.group.interrupt(asked)
+	i.nudge(e, p, asked)
 	i.onceOver(e.grace, func() {
 		if i.current == e {
 			p.kill()
@@ -448,15 +449,16 @@ func (i *interpreter) interrupt() {
 	})
 }
 
-// nudge makes an interpreter that has not heeded SIGINT look again. One that
-// comes between an interpreter's last look and a system call that waits is not
-// seen before that call ends. SIGURG ends it: python.c and bash.c have a handler
-// for it that does nothing, and elsewhere it is ignored.
-func (i *interpreter) nudge(e *execution, p *process) {
+// nudge makes those look again who have not heeded SIGINT. One that comes
+// between an interpreter's last look and a system call that waits is not seen
+// before that call ends. SIGURG ends it: python.c and bash.c have a handler for
+// it, and elsewhere it is ignored.
+func (i *interpreter) nudge(e *execution, p *process, asked map[int]string) {
 	i.after(graceStep, func() {
 		if i.current == e && i.process == p {
+			p.group.interrupt(asked)
 			_ = unix.Tgkill(p.pid, p.pid, unix.SIGURG)
-			i.nudge(e, p)
+			i.nudge(e, p, asked)
 		}
 	})
 }

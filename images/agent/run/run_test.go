@@ -56,6 +56,12 @@ func (p *plain) counters() counters          { return counters{-1, -1, -1, -1, -
 func (p *plain) spent() counters             { return p.counters() }
 func (p *plain) incidents(*counters)         {}
 func (p *plain) alone() bool                 { return false }
+func (p *plain) interrupt(asked map[int]string) {
+	if len(asked) == 0 {
+		asked[0] = ""
+		p.signal(syscall.SIGINT)
+	}
+}
 func (p *plain) signal(sig syscall.Signal) {
 	text, _ := os.ReadFile(p.pid)
 	if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
