@@ -60,7 +60,7 @@ extern int parse_and_execute(char *, const char *, int);
 extern void jump_to_top_level(int), run_unwind_protects(void), clear_unwind_protect_list(int), reset_parser(void),
     cleanup_the_pipeline(void), unfreeze_jobs_list(void), restore_default_signal(int);
 extern int __sigaction(int, const struct sigaction *, struct sigaction *); /* libc's own name for it */
-extern void termsig_sighandler(int), sigint_sighandler(int), sbrand(unsigned long), set_working_directory(char *);
+extern void termsig_sighandler(int), sigint_sighandler(int), trap_handler(int), sbrand(unsigned long), set_working_directory(char *);
 extern int signal_is_trapped(int), legal_identifier(const char *), unbind_variable(const char *);
 extern void (*set_signal_handler(int, void (*)(int)))(int);
 extern SHELL_VAR *find_variable(const char *), *find_function(const char *), *bind_variable(const char *, char *, int);
@@ -496,19 +496,46 @@ static int run(char *text) {
   return code;
 }
 
+static void (*waits)(int); /* bash's handler of SIGINT while it waits for a command in the foreground */
+
+/*
+ * In its place. bash 5.2 puts it there first and notes then what was there before. A SIGINT in between finds nothing to be put back
+ * and sends itself to itself, for ever: then the one of before is put back here, to be given what it has sent.
+ */
+static void while_waiting(int number) {
+  sigset_t before, after;
+  struct sigaction current;
+  sigpending(&before);
+  waits(number);
+  sigpending(&after);
+  if (sigismember(&before, SIGINT) || !sigismember(&after, SIGINT)) return;
+  __sigaction(SIGINT, NULL, &current);
+  if (current.sa_handler != while_waiting) return;
+  current.sa_handler = getpid() == serving ? sigint_sighandler : SIG_DFL;
+  __sigaction(SIGINT, &current, NULL);
+}
+
 /*
  * In a shell without a terminal bash lets SIGINT kill it. Whenever it asks for that (at its start, after `trap - INT`) it gets the
  * handler of interactive shells instead, which ends what is running by a jump. Children and traps of the user's are left alone.
  */
 int sigaction(int number, const struct sigaction *action, struct sigaction *old) {
   struct sigaction ours;
-  if (number == SIGINT && serving && action && getpid() == serving &&
-      (action->sa_handler == termsig_sighandler || action->sa_handler == SIG_DFL)) {
+  if (number != SIGINT || !serving) return __sigaction(number, action, old);
+  if (action) {
+    void (*handler)(int) = action->sa_handler;
     ours = *action;
-    ours.sa_handler = sigint_sighandler;
+    if (handler == termsig_sighandler || handler == SIG_DFL) {
+      if (getpid() == serving) ours.sa_handler = sigint_sighandler;
+    } else if (handler != SIG_IGN && handler != sigint_sighandler && handler != trap_handler && handler != while_waiting) {
+      waits = handler;
+      ours.sa_handler = while_waiting;
+    }
     action = &ours;
   }
-  return __sigaction(number, action, old);
+  int failed = __sigaction(number, action, old);
+  if (!failed && old && old->sa_handler == while_waiting) old->sa_handler = waits;
+  return failed;
 }
 
 /* Where bash leaves without a jump to top_level (`exec` of what cannot be executed), having run the user's EXIT trap. */
