@@ -229,6 +229,8 @@ const bootFailed =
 interface Launched extends Machine.Machine {
   /** Kills it for this reason; the first one counts. */
   readonly killFor: (cause: Observe.DeathCause) => Effect.Effect<void>
+  /** Kills it because its start has failed, or because nobody waits for it any more. */
+  readonly notStarted: <E>(cause: Cause.Cause<E>) => Effect.Effect<void>
 }
 
 /** Starts a machine that is counted while it lives; `ended` is for it to call, once. */
@@ -239,13 +241,15 @@ const counted = Effect.fnUntraced(function* <E>(
   let cause: Observe.DeathCause | undefined
   const machine = yield* start((end) => life.ended(end === "ours" ? (cause ?? "destroyed") : end))
   life.began()
+  const killFor: Launched["killFor"] = (why) =>
+    Effect.suspend(() => {
+      cause ??= why
+      return machine.kill
+    })
   return {
     ...machine,
-    killFor: (why) =>
-      Effect.suspend(() => {
-        cause ??= why
-        return machine.kill
-      })
+    killFor,
+    notStarted: (why) => killFor(Cause.hasInterruptsOnly(why) ? "destroyed" : "start-failed")
   }
 })
 
@@ -327,7 +331,7 @@ const join = Effect.fnUntraced(function* (
     handover: (identity, purpose = "session") =>
       handover(machine, channel, identity, purpose).pipe(
         Observe.timed(Telemetry.handoverDuration),
-        Effect.onError(() => machine.killFor("start-failed")),
+        Effect.onError(machine.notStarted),
         Effect.withSpan("Vm.handover", { attributes: { "exec_sandbox.purpose": purpose } })
       )
   }
@@ -433,13 +437,17 @@ export const boot = Effect.fn("Vm.boot")(function* (
     (fds) => launch(shape, { kind: "boot", tscKhz }, fds)
   )
   const vm = yield* join(isolationOf(shape), machine)
-  yield* machine.commands({ execute: "qmp_capabilities" }).pipe(
-    Effect.mapError(bootFailed("monitor", machine)),
-    bounded(restoreBound, "monitor", machine),
-    Effect.andThen(vm.greeting.pipe(Effect.mapError(bootFailed("boot", machine)), bounded(bootBound, "boot", machine))),
-    Effect.andThen(handoverToBuild(vm)),
-    Effect.onError(() => machine.killFor("start-failed"))
-  )
+  yield* machine
+    .commands({ execute: "qmp_capabilities" })
+    .pipe(
+      Effect.mapError(bootFailed("monitor", machine)),
+      bounded(restoreBound, "monitor", machine),
+      Effect.andThen(
+        vm.greeting.pipe(Effect.mapError(bootFailed("boot", machine)), bounded(bootBound, "boot", machine))
+      ),
+      Effect.andThen(handoverToBuild(vm)),
+      Effect.onError(machine.notStarted)
+    )
   return sealable(shape, vm, machine)
 })
 
@@ -463,10 +471,7 @@ export const extend = Effect.fn("Vm.extend")(function* (
     (fds) => launch(shape, { kind: "extend" }, fds)
   )
   const vm = yield* join(isolationOf(shape), machine)
-  yield* load(machine, Fd.extended).pipe(
-    Effect.andThen(handoverToBuild(vm)),
-    Effect.onError(() => machine.killFor("start-failed"))
-  )
+  yield* load(machine, Fd.extended).pipe(Effect.andThen(handoverToBuild(vm)), Effect.onError(machine.notStarted))
   return sealable(shape, vm, machine)
 })
 
@@ -604,7 +609,7 @@ export const start = Effect.fnUntraced(function* (
   const machine = yield* withOpen(files, (fds) => launch(shape, { kind }, fds))
   const vm = yield* join(isolationOf(shape), machine, kept, steps?.firstStream)
   // It is of no use to anybody, however long the scope stays open.
-  yield* load(machine, Fd.state, steps).pipe(Effect.onError(() => machine.killFor("start-failed")))
+  yield* load(machine, Fd.state, steps).pipe(Effect.onError(machine.notStarted))
   return vm
 })
 
