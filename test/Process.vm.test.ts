@@ -4,6 +4,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Schema from "effect/Schema"
+import * as Schedule from "effect/Schedule"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { createHash } from "node:crypto"
@@ -484,9 +485,11 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
         yield* seen.until("50 132\r\n")
         yield* seen.until("<0> ")
         yield* bash.resize({ cols: 100, rows: 40 })
-        // A command, before which bash runs the traps that wait: a key that comes together with the signal can hide it from readline.
-        yield* bash.write(":\n")
-        yield* seen.until("winch\r\n")
+        // A signal that comes when bash is not at its prompt has its trap run before the next command.
+        const commands = bash
+          .write(":\n")
+          .pipe(Effect.repeat(Schedule.spaced("500 millis")), Effect.andThen(Effect.never))
+        yield* Effect.raceFirst(seen.until("winch\r\n"), commands)
         yield* bash.write("bash -c 'echo go; exec sleep 735'\n")
         yield* seen.until("go\r\n")
         yield* bash.write("\x03")
