@@ -27,7 +27,7 @@ import { commandLine, Fd, type Input } from "./qemu/CommandLine.ts"
 import * as Machine from "./qemu/Machine.ts"
 import * as Telemetry from "./Telemetry.ts"
 import type { Isolation } from "./Receipt.ts"
-import { BootFailed, fail, NotStarted, ProtocolError, type SandboxError } from "./SandboxError.ts"
+import { BootFailed, fail, NotStarted, ProtocolError, SandboxError } from "./SandboxError.ts"
 
 /** The VM is gone: its process ended, its guest fell silent or broke the channel's rules. */
 export class VmLost extends Schema.TaggedError<VmLost>()("VmLost", {
@@ -274,6 +274,9 @@ export const launch = (shape: Shape, start: Input["start"], files: ReadonlyArray
 const toLost = (error: Channel.ChannelFailure | Machine.MachineFailure): VmLost =>
   new VmLost({ problem: error.message, violation: error._tag === "ChannelViolation" })
 
+/** How long a process that is ending may take until its end is known. */
+const endSaidWithin = "200 millis"
+
 /** Ties machine and channel into one VM. */
 const join = Effect.fnUntraced(function* (
   isolation: Isolation,
@@ -287,7 +290,7 @@ const join = Effect.fnUntraced(function* (
     error._tag === "ChannelViolation"
       ? Effect.fail(toLost(error))
       : machine.failure.pipe(
-          Effect.timeoutOrElse({ duration: "200 millis", orElse: () => Effect.fail(error) }),
+          Effect.timeoutOrElse({ duration: endSaidWithin, orElse: () => Effect.fail(error) }),
           Effect.mapError(toLost)
         )
   const failure = Effect.raceFirst(channel.failure, machine.failure).pipe(
@@ -485,7 +488,19 @@ const load = (machine: Machine.Machine, fd: number, steps?: Steps) => {
     steps === undefined
       ? machine.commands(...begin, incoming)
       : Effect.mapError(machine.commands(...begin), failed).pipe(
-          Effect.andThen(steps.fill(machine)),
+          Effect.andThen(
+            Effect.catch(steps.fill(machine.pid), (error) =>
+              error instanceof SandboxError
+                ? Effect.fail(error)
+                : machine.failure.pipe(
+                    Effect.mapError(failed),
+                    Effect.timeoutOrElse({
+                      duration: endSaidWithin,
+                      orElse: () => Effect.fail(bootFailed("restore", machine)(error))
+                    })
+                  )
+            )
+          ),
           Effect.andThen(machine.commands(incoming))
         )
   return loading.pipe(
@@ -590,8 +605,11 @@ export const restore = Effect.fn("Vm.restore")(function* (
 
 /** What else is done when a QEMU goes on with what was saved. */
 export interface Steps {
-  /** Completes its memory, on which the devices' state bears when it is loaded. */
-  readonly fill: (machine: Machine.Machine) => Effect.Effect<void, SandboxError>
+  /**
+   * Completes the memory of this process, on which the devices' state bears when it is loaded. An `Error` is the process's:
+   * its end, where it has one, says more.
+   */
+  readonly fill: (pid: number) => Effect.Effect<void, SandboxError | Error>
   /** Its guest will run from now on. */
   readonly running: () => void
   /** See `guest/Channel`. */

@@ -15,7 +15,9 @@ import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
 import * as readline from "node:readline"
+import { setTimeout } from "node:timers/promises"
 import { fileURLToPath } from "node:url"
+import { vi } from "vitest"
 import * as Capacity from "../src/Capacity.ts"
 import { Sandbox, type SessionOptions } from "../src/Sandbox.ts"
 import { SandboxError } from "../src/SandboxError.ts"
@@ -349,8 +351,21 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Snapshot", (
         Effect.tap(([pid]) => Effect.sync(() => pid !== undefined && process.kill(pid, "SIGKILL"))),
         Effect.repeat({ until: (pids) => pids.length > 0, schedule: Schedule.spaced("1 millis") })
       )
-      const error = yield* Fiber.join(waking)
-      assert.strictEqual(error._tag === "SandboxError" ? error.retry : undefined, "safe")
+      const retry = (error: { readonly _tag: string }) => (error instanceof SandboxError ? error.retry : undefined)
+      assert.strictEqual(retry(yield* Fiber.join(waking)), "safe")
+      assert.strictEqual(yield* bash(parent, "echo ${v[1]}"), "2\n")
+      // Also at the moment when its memory is put back.
+      yield* asleep
+      const open = fs.promises.open.bind(fs.promises)
+      const opened = vi.spyOn(fs.promises, "open").mockImplementationOnce(async (...args) => {
+        const memory = await open(...args)
+        for (const pid of ours()) process.kill(pid, "SIGKILL")
+        while (ours().length > 0) await setTimeout(1)
+        return memory
+      })
+      assert.strictEqual(retry(yield* Effect.flip(bash(parent, "echo"))), "safe")
+      assert.match(String(opened.mock.calls[0]?.[0]), /^\/proc\/\d+\/mem$/)
+      opened.mockRestore()
       assert.strictEqual(yield* bash(parent, "echo ${v[1]}"), "2\n")
       // A file that is not what was written is not run, and the session is over.
       yield* asleep

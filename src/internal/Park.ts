@@ -62,6 +62,9 @@ const close = (files: Open): void => {
   for (const fd of Object.values(files)) fs.closeSync(fd)
 }
 
+/** What is to be put back cannot be read. */
+class Unreadable extends Error {}
+
 /** Makes them, or none; the first without a name. */
 const open = (directory: string, { root, scratch }: Kept["shape"]["image"]): Open => {
   makeDirectory(directory, 0o700)
@@ -106,18 +109,27 @@ export const make = (place: Place): Keeper => {
     let used = false
     let closed = false
 
+    const readStretch = (position: number, size: number): Buffer => {
+      const bytes = Buffer.allocUnsafe(size)
+      try {
+        for (let got = 0; got < size;) {
+          const more = fs.readSync(files.file, bytes, got, size - got, position + got)
+          if (more === 0) throw new Error("its file is shorter than it was")
+          got += more
+        }
+      } catch (error) {
+        throw new Unreadable(problemOf(error), { cause: error })
+      }
+      return bytes
+    }
+
     const fill = (pid: number): Promise<void> => {
       let position = stateSize
       const rest = stretches.values()
       return writeOwnPages(pid, kept.ram, memoryMiB * 1024 * 1024, async () => {
         const stretch = rest.next().value
         if (stretch === undefined) return undefined
-        const bytes = Buffer.allocUnsafe(stretch.size)
-        for (let got = 0; got < stretch.size;) {
-          const size = fs.readSync(files.file, bytes, got, stretch.size - got, position + got)
-          if (size === 0) throw new Error("its file is shorter than it was")
-          got += size
-        }
+        const bytes = readStretch(position, stretch.size)
         position += stretch.size
         return { at: stretch.at, bytes }
       })
@@ -141,11 +153,16 @@ export const make = (place: Place): Keeper => {
           ],
           "wake",
           {
-            fill: ({ pid }) =>
+            fill: (pid) =>
               Effect.uninterruptible(
                 Effect.tryPromise({
                   try: () => fill(pid),
-                  catch: (error) => failed("damaged", `its memory cannot be put back: ${problemOf(error)}`, error)
+                  catch: (error) => {
+                    const problem = `its memory cannot be put back: ${problemOf(error)}`
+                    return error instanceof Unreadable
+                      ? failed("damaged", problem, error)
+                      : new Error(problem, { cause: error })
+                  }
                 })
               ),
             running: () => {
