@@ -506,6 +506,21 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
       }).pipe(Effect.scoped)
     )
 
+    it.effect("has its new size before what is typed after it", () =>
+      Effect.gen(function* () {
+        const it = yield* session
+        const code = "import os\nfor _ in range(200): input(); print(os.get_terminal_size().columns)"
+        const process = yield* it.spawn(["python3", "-c", `print('on')\n${code}`], { pty })
+        const seen = yield* watch(process.stdout)
+        yield* seen.until("on\r\n")
+        for (let cols = 1; cols <= 200; cols++) {
+          yield* process.resize({ cols, rows: 1 })
+          yield* process.write("\n")
+          yield* seen.until(`${cols}\r\n`)
+        }
+      }).pipe(Effect.scoped)
+    )
+
     it.effect("Ctrl-C interrupts a program that computes; what it does not read blocks nobody", () =>
       Effect.gen(function* () {
         const it = yield* session

@@ -28,6 +28,8 @@ import { quickCodes, values } from "./support/generators.ts"
 import { qemus } from "./support/processes.ts"
 import { layerAt } from "./support/snapshots.ts"
 
+const retry = (error: unknown) => (error instanceof SandboxError ? error.retry : undefined)
+
 const home = fs.mkdtempSync(path.join(os.tmpdir(), "exec-sandbox-snapshots-"))
 const store = path.join(home, "snapshots")
 
@@ -351,7 +353,6 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Snapshot", (
         Effect.tap(([pid]) => Effect.sync(() => pid !== undefined && process.kill(pid, "SIGKILL"))),
         Effect.repeat({ until: (pids) => pids.length > 0, schedule: Schedule.spaced("1 millis") })
       )
-      const retry = (error: { readonly _tag: string }) => (error instanceof SandboxError ? error.retry : undefined)
       assert.strictEqual(retry(yield* Fiber.join(waking)), "safe")
       assert.strictEqual(yield* bash(parent, "echo ${v[1]}"), "2\n")
       // Also at the moment when its memory is put back.

@@ -34,7 +34,7 @@ type Spawner struct {
 	count atomic.Uint64
 }
 
-// process is one program from OPEN to its end. Everything but its orders
+// process is one program from OPEN to its end. Everything but what mu guards
 // belongs to the goroutine of run.
 type process struct {
 	spawner *Spawner
@@ -44,7 +44,6 @@ type process struct {
 	input   *input
 	outputs []output
 	kept    [2]*run.Overflow // of stdout and stderr
-	master  *os.File         // our end of its terminal, if it has one
 
 	ended   bool // it was told to end, by the host
 	limited bool // it was told to end, by its time limit
@@ -55,6 +54,7 @@ type process struct {
 
 	wake   chan struct{}
 	mu     sync.Mutex
+	master *os.File // our end of its terminal, if it has one; only run changes it
 	orders []order
 	reset  bool
 	flood  bool // it wrote more than its output limit
@@ -79,10 +79,14 @@ func (p *process) Data(sub byte, payload []byte, last bool) {
 	}
 }
 
-// Note takes an order.
+// Note takes an order. A new size is there before what is typed after it.
 func (p *process) Note(payload []byte) {
 	o, err := parseOrder(payload)
 	if err != nil {
+		return
+	}
+	if o.Event == "resize" {
+		p.resize(o.size)
 		return
 	}
 	p.mu.Lock()
@@ -199,7 +203,9 @@ func (p *process) open(user run.User) (theirs []int, err error) {
 		if err != nil {
 			return nil, err
 		}
+		p.mu.Lock()
 		p.master = os.NewFile(uintptr(master), "terminal")
+		p.mu.Unlock()
 		go p.input.write(p.master, true) // ended by stop
 		screen, err := newScreen(p.master, p.sink(channel.Stdout))
 		if err != nil {
@@ -322,10 +328,6 @@ func (p *process) obey() {
 		switch o.Event {
 		case "signal":
 			p.program.Signal(o.signal())
-		case "resize":
-			if p.master != nil && o.check() == nil {
-				p.resize(o.size)
-			}
 		case "close":
 			reset = true
 		}
@@ -340,12 +342,18 @@ func (p *process) obey() {
 	}
 }
 
+// resize runs on the connection's goroutine, and never waits.
 func (p *process) resize(s size) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.master == nil || s.check() != nil {
+		return
+	}
 	raw, err := p.master.SyscallConn()
 	if err == nil {
 		err = raw.Control(func(fd uintptr) { err = resize(int(fd), s) })
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrClosed) {
 		p.spawner.Log("%v", err)
 	}
 }
