@@ -27,7 +27,7 @@ import { commandLine, Fd, type Input } from "./qemu/CommandLine.ts"
 import * as Machine from "./qemu/Machine.ts"
 import * as Telemetry from "./Telemetry.ts"
 import type { Isolation } from "./Receipt.ts"
-import { BootFailed, fail, NotStarted, ProtocolError, SandboxError } from "./SandboxError.ts"
+import { BootFailed, fail, NotStarted, ProtocolError, type SandboxError } from "./SandboxError.ts"
 
 /** The VM is gone: its process ended, its guest fell silent or broke the channel's rules. */
 export class VmLost extends Schema.TaggedError<VmLost>()("VmLost", {
@@ -489,16 +489,14 @@ const load = (machine: Machine.Machine, fd: number, steps?: Steps) => {
       ? machine.commands(...begin, incoming)
       : Effect.mapError(machine.commands(...begin), failed).pipe(
           Effect.andThen(
-            Effect.catch(steps.fill(machine.pid), (error) =>
-              error instanceof SandboxError
-                ? Effect.fail(error)
-                : machine.failure.pipe(
-                    Effect.mapError(failed),
-                    Effect.timeoutOrElse({
-                      duration: endSaidWithin,
-                      orElse: () => Effect.fail(bootFailed("restore", machine)(error))
-                    })
-                  )
+            Effect.catchTag(steps.fill(machine.pid), "VmLost", (error) =>
+              machine.failure.pipe(
+                Effect.mapError(failed),
+                Effect.timeoutOrElse({
+                  duration: endSaidWithin,
+                  orElse: () => Effect.fail(bootFailed("restore", machine)(error))
+                })
+              )
             )
           ),
           Effect.andThen(machine.commands(incoming))
@@ -606,10 +604,10 @@ export const restore = Effect.fn("Vm.restore")(function* (
 /** What else is done when a QEMU goes on with what was saved. */
 export interface Steps {
   /**
-   * Completes the memory of this process, on which the devices' state bears when it is loaded. An `Error` is the process's:
-   * its end, where it has one, says more.
+   * Completes the memory of this process, on which the devices' state bears when it is loaded. `VmLost` means the process:
+   * its end, where there is one, says more.
    */
-  readonly fill: (pid: number) => Effect.Effect<void, SandboxError | Error>
+  readonly fill: (pid: number) => Effect.Effect<void, SandboxError | VmLost>
   /** Its guest will run from now on. */
   readonly running: () => void
   /** See `guest/Channel`. */

@@ -12,7 +12,7 @@ import * as fs from "node:fs"
 import * as path from "node:path"
 import type { Capacity } from "../Capacity.ts"
 import { fail, type SandboxError, SnapshotFailed } from "../SandboxError.ts"
-import { type Kept, type Opening, start, type Vm } from "../Vm.ts"
+import { type Kept, type Opening, start, type Vm, VmLost } from "../Vm.ts"
 import { devicesFile, headOf, ownPages, readOwn, standStill, wholeState } from "./Capture.ts"
 import { makeDirectory } from "./Files.ts"
 import { writeOwnPages } from "./OwnPages.ts"
@@ -161,7 +161,7 @@ export const make = (place: Place): Keeper => {
                     const problem = `its memory cannot be put back: ${problemOf(error)}`
                     return error instanceof Unreadable
                       ? failed("damaged", problem, error)
-                      : new Error(problem, { cause: error })
+                      : new VmLost({ problem, violation: false })
                   }
                 })
               ),
