@@ -7,6 +7,7 @@
  * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
+import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as EffectExit from "effect/Exit"
@@ -286,11 +287,15 @@ export const run = Effect.fn("Process.run")(function* (
   const options = yield* decodeRun(givenOptions)
   const attempt = yield* begin(holder, command, options.limits, undefined, options.changes)
   const stdin = options.stdin === undefined ? new Uint8Array() : Buffer.from(options.stdin as string)
-  const stream = yield* holder.vm
-    .open(openOf(command, options, attempt, "run"), [{ sub: Sub.stdin, bytes: stdin }])
-    .pipe(Effect.catch((error) => attempt.lost(error, false)))
-  const deadline = attempt.openedAt + (attempt.timeMs ?? 0) + Attempt.graceMs
-  const last = yield* Attempt.follow(attempt, stream, () => Effect.void, deadline)
+  const last = yield* holder.running.withPermit(
+    Effect.gen(function* () {
+      const stream = yield* holder.vm
+        .open(openOf(command, options, attempt, "run"), [{ sub: Sub.stdin, bytes: stdin }])
+        .pipe(Effect.catch((error) => attempt.lost(error, false)))
+      const deadline = (yield* Clock.currentTimeMillis) + (attempt.timeMs ?? 0) + Attempt.graceMs
+      return yield* Attempt.follow(attempt, stream, () => Effect.void, deadline)
+    })
+  )
   if (last === undefined || "code" in last) return yield* attempt.refused(last, false)
   return yield* attempt.conclude(Execution.classify(last), last)
 }, Effect.scoped)

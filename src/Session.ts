@@ -5,6 +5,7 @@
  * @since 0.1.0
  */
 import * as Arr from "effect/Array"
+import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Queue from "effect/Queue"
 import type { HttpClient } from "effect/http/HttpClient"
@@ -74,7 +75,8 @@ export interface Session {
   ) => Effect.Effect<Process.Process, SandboxError, Scope.Scope>
   /**
    * Runs a program, or a text for `bash -c`, to its end and judges it as `exec` judges code: the same result, the same
-   * errors, the same default time limit. Interrupting it ends the program's whole process tree.
+   * errors, the same default time limit. Interrupting it ends the program's whole process tree. Of one session 128 run at a
+   * time; more wait, which is none of their time.
    */
   readonly run: (
     command: Process.Command,
@@ -288,7 +290,7 @@ export const make = Effect.fnUntraced(function* (
         outstandingMs -= patience
       })
     )
-    const last = yield* Attempt.follow(attempt, stream, emit, attempt.openedAt + outstandingMs)
+    const last = yield* Attempt.follow(attempt, stream, emit, (yield* Clock.currentTimeMillis) + outstandingMs)
     // The agent could not make the interpreter ready or different: this VM must not be used any more.
     // One that died while the code was on its way has a successor.
     if (last === undefined || "code" in last) return yield* attempt.refused(last, last?.code !== "lost")

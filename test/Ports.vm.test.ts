@@ -4,6 +4,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as HttpBody from "effect/http/HttpBody"
+import * as Option from "effect/Option"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { createHash, randomBytes } from "node:crypto"
@@ -202,6 +203,15 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Por
         assert.strictEqual(yield* connect(first.port).all, "ECONNRESET")
         const waited = yield* Effect.flip(it.ports.waitFor(7100, "50 millis"))
         assert.strictEqual(waited.message, "port 7100 of the guest: nobody listens there after 50 ms")
+
+        // Many who wait cost hardly more than one, also when they leave.
+        const many = Effect.forEach(
+          Array.from({ length: 2000 }, (_, n) => n),
+          (n) => Effect.timeoutOption(it.ports.waitFor(20_000 + n, "1 minute"), "50 millis"),
+          { concurrency: "unbounded" }
+        )
+        assert.deepStrictEqual(new Set((yield* many).map(Option.isNone)), new Set([true]))
+        assert.strictEqual((yield* it.exec({ language: "python", code: "print(1)" })).stdout, "1\n")
 
         const waiting = yield* Effect.forkChild(it.ports.waitFor(7100, "20 seconds"), { startImmediately: true })
         const scope = yield* Scope.make()

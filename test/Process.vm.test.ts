@@ -29,6 +29,14 @@ const ended = (command: Command, options?: SpawnOptions, stdin: Stream.Stream<Ui
     return { stdout, stderr, exit: yield* Effect.result(it.exit), pid: it.pid }
   }).pipe(Effect.scoped)
 
+/** So many at once. */
+const many = <A, E>(count: number, one: (n: number) => Effect.Effect<A, E>) =>
+  Effect.forEach(
+    Array.from({ length: count }, (_, n) => n),
+    one,
+    { concurrency: "unbounded" }
+  )
+
 /** The exit of a process, which must have one. */
 const exitOf = (it: Process) => Effect.map(Effect.orDie(it.exit), ({ exitCode, signal }) => [exitCode, signal])
 
@@ -195,6 +203,18 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
           "EACCES"
         ])
         assert.strictEqual((yield* it.run(["true"], { cwd: "/root", user: "root" })).receipt.exitCode, 0)
+      }).pipe(Effect.scoped)
+    )
+
+    it.effect("is NotStarted when the guest's kernel starts nothing more, and the session lives", () =>
+      Effect.gen(function* () {
+        const it = yield* session
+        // The machine's root may do this to all, the agent too.
+        yield* it.run("echo 20 > /proc/sys/kernel/threads-max", { user: "root" })
+        const error = yield* Effect.flip(it.run(["true"]))
+        assert.strictEqual(error._tag === "SandboxError" ? error.reason._tag : error._tag, "NotStarted")
+        assert.match(error.message, /resource temporarily unavailable/)
+        assert.strictEqual((yield* it.exec({ language: "python", code: "print(1)" })).stdout, "1\n")
       }).pipe(Effect.scoped)
     )
 
@@ -454,6 +474,29 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
       }).pipe(Effect.scoped)
     )
   })
+
+  it.effect("more at once than a guest takes wait their turn", () =>
+    Effect.gen(function* () {
+      const it = yield* session
+      const [executed, files, run] = yield* Effect.all(
+        [
+          many(1100, (n) => Effect.map(it.exec({ language: "bash", code: `echo ${n}` }), (done) => done.stdout)),
+          many(1100, () => Effect.map(it.files.stat("/etc/passwd"), (entry) => entry.type)),
+          many(140, (n) => Effect.map(it.run(["echo", `${n}`]), (done) => done.stdout))
+        ],
+        { concurrency: "unbounded" }
+      )
+      assert.deepStrictEqual(
+        executed,
+        Array.from({ length: 1100 }, (_, n) => `${n}\n`)
+      )
+      assert.deepStrictEqual(new Set(files), new Set(["file"]))
+      assert.deepStrictEqual(
+        run,
+        Array.from({ length: 140 }, (_, n) => `${n}\n`)
+      )
+    }).pipe(Effect.scoped)
+  )
 
   describe("a terminal", () => {
     it.effect("is one: isatty, size, name, TERM, the controlling one", () =>

@@ -49,6 +49,9 @@ func serve() error {
 	if err := boot.Run(); err != nil {
 		return err
 	}
+	if err := boot.OpenFiles(); err != nil {
+		return err
+	}
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
 	reaper := run.NewReaper()

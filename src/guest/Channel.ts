@@ -113,6 +113,8 @@ const sendChunk = 64 * 1024
 const maxWaitingNotes = 256
 /** Bytes that may wait for a guest that does not read before it counts as broken. */
 const maxUnsent = 8 * 1024 * 1024
+/** Streams that we open at one time; the guest takes 1,024. What comes then waits for the end of another one. */
+const maxStreams = 1000
 /** How often a guest with open streams is asked whether it lives, and how long it may stay silent. */
 const pingEvery = "10 seconds"
 const silentTicks = 4
@@ -168,6 +170,17 @@ export const make = Effect.fnUntraced(function* (
   let heard = true
   let frames = 0
   const streams = new Map<number, StreamState>()
+  /** How many of them there are, with those that are about to be opened; and who waits to open one, in order. */
+  let taken = 0
+  const waiting = new Set<Deferred.Deferred<void, ChannelFailure>>()
+  const freed = (): void => {
+    taken--
+    const [next] = waiting
+    if (next === undefined) return
+    taken++
+    waiting.delete(next)
+    Deferred.doneUnsafe(next, Effect.void)
+  }
   let output: { readonly id: number; credit: number; consumed: number } | undefined
   const late = LateOutput.make((bytes) => {
     if (output === undefined) return
@@ -184,6 +197,8 @@ export const make = Effect.fnUntraced(function* (
     Deferred.doneUnsafe(failed, Effect.fail(error))
     Deferred.doneUnsafe(greeted, Effect.fail(error))
     if (pendingHello !== undefined) Deferred.doneUnsafe(pendingHello.reply, Effect.fail(error))
+    for (const it of waiting) Deferred.doneUnsafe(it, Effect.fail(error))
+    waiting.clear()
     const open = [...streams.values()]
     // First none of them is there any more: a sender that is woken looks.
     streams.clear()
@@ -274,6 +289,7 @@ export const make = Effect.fnUntraced(function* (
 
   const finish = (stream: StreamState, event: Event): void => {
     streams.delete(stream.id)
+    freed()
     Queue.offerUnsafe(stream.queue, event)
     Queue.endUnsafe(stream.queue)
     stream.wake?.()
@@ -445,32 +461,57 @@ export const make = Effect.fnUntraced(function* (
     return state.done
   })
 
+  /** Runs `use` with a place for a stream, which `use` sees to that it is given back. */
+  const placed = <A, R>(use: Effect.Effect<A, never, R>): Effect.Effect<A, ChannelFailure, R> =>
+    Effect.uninterruptibleMask((restore) =>
+      Effect.suspend((): Effect.Effect<A, ChannelFailure, R> => {
+        if (failure !== undefined) return Effect.fail(failure)
+        if (taken < maxStreams) {
+          taken++
+          return use
+        }
+        const turn = Deferred.makeUnsafe<void, ChannelFailure>()
+        waiting.add(turn)
+        return restore(Deferred.await(turn)).pipe(
+          Effect.onInterrupt(() =>
+            Effect.sync(() => {
+              // Its turn may have come in this moment.
+              if (!waiting.delete(turn)) freed()
+            })
+          ),
+          Effect.andThen(use)
+        )
+      })
+    )
+
   const open = Effect.fnUntraced(function* (message: object, inputs: ReadonlyArray<Input>) {
-    if (failure !== undefined) return yield* failure
     const queue = yield* Queue.make<Event, ChannelFailure | Cause.Done>()
-    const stream: StreamState = {
-      id: nextId,
-      queue,
-      receiveCredit: initialCredit,
-      consumed: 0,
-      sendCredit: initialCredit,
-      waitingNotes: 0,
-      wake: undefined,
-      sending: Semaphore.makeUnsafe(1)
-    }
-    nextId += 2
     const rest = [...inputs]
-    const first = yield* Effect.acquireRelease(
-      Effect.sync(() => {
-        streams.set(stream.id, stream)
-        return pump(stream, rest, encodeJson(Kind.Open, stream.id, message))
-      }),
-      () =>
+    const { first, stream } = yield* placed(
+      Effect.acquireRelease(
         Effect.sync(() => {
-          if (!streams.delete(stream.id)) return
-          stream.wake?.()
-          write(encodeJson(Kind.Reset, stream.id, { code: "cancelled", message: "the caller left" }))
-        })
+          const stream: StreamState = {
+            id: nextId,
+            queue,
+            receiveCredit: initialCredit,
+            consumed: 0,
+            sendCredit: initialCredit,
+            waitingNotes: 0,
+            wake: undefined,
+            sending: Semaphore.makeUnsafe(1)
+          }
+          nextId += 2
+          streams.set(stream.id, stream)
+          return { stream, first: pump(stream, rest, encodeJson(Kind.Open, stream.id, message)) }
+        }),
+        ({ stream }) =>
+          Effect.sync(() => {
+            if (!streams.delete(stream.id)) return
+            stream.wake?.()
+            write(encodeJson(Kind.Reset, stream.id, { code: "cancelled", message: "the caller left" }))
+            freed()
+          })
+      )
     )
     if (!first.done) {
       yield* Effect.forkScoped(stream.sending.withPermit(flush(stream, rest, first)), { startImmediately: true })

@@ -8,6 +8,7 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
+import * as Semaphore from "effect/Semaphore"
 import { createHash, randomUUID } from "node:crypto"
 import type { Egress } from "../egress/Egress.ts"
 import * as Execution from "../Execution.ts"
@@ -61,6 +62,8 @@ export interface Holder {
   readonly ports: PortLedger.PortLedger
   readonly egress: Egress
   readonly deadlines: Deadlines.Deadlines
+  /** For the commands that are run to their end: too many at once would starve each other of their time. */
+  readonly running: Semaphore.Semaphore
   /** Of a VM that may be parked. */
   readonly presence?: Parking.Presence
   /** How many attempts there have been. */
@@ -68,6 +71,9 @@ export interface Holder {
   /** Why nothing more runs in it, once it is closed. */
   closed: string | undefined
 }
+
+/** Commands that are run at one time, each of which takes its time to start; more wait. */
+const maxRunning = 128
 
 /** Begins a session of these. */
 export const hold = (
@@ -78,6 +84,7 @@ export const hold = (
     id: name("ses"),
     ports: PortLedger.make(),
     deadlines,
+    running: Semaphore.makeUnsafe(maxRunning),
     sequence: 0,
     closed: undefined
   }))

@@ -7,6 +7,7 @@ import * as Scope from "effect/Scope"
 import { TestClock } from "effect/testing"
 import { randomBytes } from "node:crypto"
 import { type Duplex, duplexPair } from "node:stream"
+import { setImmediate } from "node:timers/promises"
 import * as Channel from "../../src/guest/Channel.ts"
 import {
   encode,
@@ -92,6 +93,10 @@ const connected = Effect.gen(function* () {
   return { channel, guest, theirs }
 })
 
+/** Waits for what was sent to arrive, by no clock. */
+const until = (arrived: () => boolean) =>
+  Effect.promise(() => setImmediate()).pipe(Effect.map(arrived), Effect.repeat({ until: (it) => it }))
+
 const data = (stream: number, bytes: Uint8Array, flags: number = Sub.stdout): Buffer =>
   encode(Kind.Data, stream, flags, bytes)
 
@@ -129,6 +134,45 @@ describe("Channel", () => {
       yield* Fiber.join(sending)
       for (let n = 0; n < 60; n++) assert.strictEqual((yield* guest.next(Kind.Note)).payload.length, 200_012)
     }).pipe(Effect.scoped)
+  )
+
+  it.effect(
+    "opens as many streams as a guest takes; more wait for the end of one, in order, or for the channel's",
+    () =>
+      Effect.gen(function* () {
+        const { channel, guest, theirs } = yield* connected
+        const scopes: Array<Scope.Closeable> = []
+        const open = (n: number) =>
+          Effect.gen(function* () {
+            const scope = yield* Scope.make()
+            const stream = yield* Scope.provide(channel.open({ method: "exec", n }, []), scope)
+            scopes[n] = scope
+            return stream.id
+          })
+        const opened: Array<number> = []
+        for (let n = 0; n < 1000; n++) opened.push(yield* open(n))
+        const [left, second, third, last] = yield* Effect.forEach([1000, 1001, 1002, 1003], (n) =>
+          Effect.forkChild(Effect.exit(open(n)), { startImmediately: true })
+        )
+        const isOpen = (n: number) =>
+          guest.frames.some((it) => it.kind === Kind.Open && it.payload.toString().includes(`:${n}}`))
+        yield* until(() => isOpen(999))
+        yield* Fiber.interrupt(left as Fiber.Fiber<unknown>)
+        guest.send(encodeJson(Kind.End, opened[7] ?? 0, {}))
+        assert.isTrue(Exit.isSuccess(yield* Fiber.join(second as Fiber.Fiber<Exit.Exit<number>>)))
+        assert.isUndefined(third?.pollUnsafe())
+        yield* Scope.close(scopes[8] as Scope.Closeable, Exit.void)
+        const id = yield* Fiber.join(third as Fiber.Fiber<Exit.Exit<number>>)
+        // The numbers go up in the order in which streams are opened.
+        assert.deepStrictEqual(id, Exit.succeed((opened[999] ?? 0) + 4))
+        // The end of one that had ended gives nothing back again.
+        yield* Scope.close(scopes[7] as Scope.Closeable, Exit.void)
+        yield* until(() => isOpen(1002))
+        assert.isUndefined(last?.pollUnsafe())
+        theirs.destroy()
+        assert.isTrue(Exit.isFailure(yield* Fiber.join(last as Fiber.Fiber<Exit.Exit<number, unknown>>)))
+        assert.deepStrictEqual([1000, 1003].map(isOpen), [false, false])
+      }).pipe(Effect.scoped)
   )
 
   it.effect("sends OPEN and inputs, gives events in order and ends", () =>

@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// sysctls narrow what user code can ask of the kernel. Modules come last: all
+// sysctls narrow what user code can ask of the kernel, but for one. Modules come last: all
 // that is needed has been loaded, and nothing more ever will be.
 var sysctls = []struct{ name, value string }{
 	{"kernel.io_uring_disabled", "2"},
@@ -19,6 +20,7 @@ var sysctls = []struct{ name, value string }{
 	{"kernel.perf_event_paranoid", "3"},
 	{"kernel.sysrq", "0"},
 	{"kernel.kexec_load_disabled", "1"},
+	{"fs.inotify.max_user_instances", "1024"}, // each watch of a host is one
 	{"fs.protected_symlinks", "1"},
 	{"fs.protected_hardlinks", "1"},
 	{"kernel.modules_disabled", "1"},
@@ -37,6 +39,18 @@ func LockDown() error {
 	err := unix.Mount("proc", "/proc", "proc", safe|unix.MS_NOEXEC|unix.MS_REMOUNT, "hidepid=invisible")
 	if err != nil {
 		return fmt.Errorf("hiding processes: %w", err)
+	}
+	return nil
+}
+
+// OpenFiles lets the agent, and not what it starts, have as many files open as
+// a host's streams may need.
+func OpenFiles() error {
+	limit := unix.Rlimit{Cur: 65536, Max: 65536}
+	// Not by Setrlimit, after which programs would inherit it.
+	_, _, errno := unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
+	if errno != 0 {
+		return fmt.Errorf("setting the limit of open files: %w", errno)
 	}
 	return nil
 }

@@ -56,12 +56,13 @@ func Open(stream *channel.Stream, payload []byte) {
 		stream.Reset("invalid", err.Error())
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
 	if r.Method == "listening" {
-		stream.Receive(waiter{cancel})
-		go wait(ctx, cancel, stream, r) // ends at its time, or with the stream
+		w := &waiter{stream, r.Port, time.Now().Add(time.Duration(r.TimeoutMs) * time.Millisecond)}
+		stream.Receive(w)
+		listeners.add(w)
 		return
 	}
+	ctx, cancel := context.WithCancel(context.Background())
 	c := &connection{stream: stream, cancel: cancel, wake: make(chan struct{}, 1)}
 	stream.Receive(c)
 	go c.run(ctx, r.Port) // ends with the connection

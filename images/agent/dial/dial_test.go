@@ -31,8 +31,10 @@ func TestListens(t *testing.T) {
 		{"nothing", head, false},
 		{"garbage", "a b c 0A\nx: y:z 0 0A\n\n:", false},
 	} {
-		if got := listens([]byte(c.table), 8080); got != c.want {
-			t.Errorf("%s: %v", c.name, got)
+		open := map[int]bool{}
+		listens([]byte(c.table), open)
+		if open[8080] != c.want {
+			t.Errorf("%s: %v", c.name, open)
 		}
 	}
 }

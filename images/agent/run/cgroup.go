@@ -74,12 +74,23 @@ type cgroup struct {
 func (s *Sandbox) Group(name string) (group, error) { return s.group(name) }
 
 func (s *Sandbox) group(name string) (*cgroup, error) {
-	g := &cgroup{path: filepath.Join(s.root, name), sandbox: s}
+	g := &cgroup{
+		path: filepath.Join(s.root, name), sandbox: s,
+		cpuStat: -1, memoryPeak: -1, memoryEvents: -1, pidsEvents: -1, pidsCurrent: -1,
+	}
 	if err := os.Mkdir(g.path, 0o755); err != nil {
 		return nil, fmt.Errorf("making a cgroup: %w", err)
 	}
-	if err := g.write("memory.oom.group", "1"); err != nil {
+	if err := g.open(); err != nil {
+		g.remove()
 		return nil, err
+	}
+	return g, nil
+}
+
+func (g *cgroup) open() error {
+	if err := g.write("memory.oom.group", "1"); err != nil {
+		return err
 	}
 	_ = g.write("memory.swap.max", "0")
 	for _, f := range []struct {
@@ -98,11 +109,11 @@ func (s *Sandbox) group(name string) (*cgroup, error) {
 			fd, err = unix.Open(filepath.Join(g.path, f.name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("opening %s: %w", f.name, err)
+			return fmt.Errorf("opening %s: %w", f.name, err)
 		}
 		*f.fd = fd
 	}
-	return g, nil
+	return nil
 }
 
 func (g *cgroup) write(name, value string) error {
@@ -267,7 +278,9 @@ func (g *cgroup) remove() bool {
 		return false
 	}
 	for _, fd := range []int{g.cpuStat, g.memoryPeak, g.memoryEvents, g.pidsEvents, g.pidsCurrent} {
-		_ = unix.Close(fd)
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
 	}
 	return true
 }

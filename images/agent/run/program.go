@@ -56,24 +56,28 @@ type Evidence = evidence
 // Session is what the host's greeting has set.
 func (r *Runner) Session() Session { return *r.current() }
 
-// Launch starts a program.
-func (s *Sandbox) Launch(reaper *Reaper, l Launch) (p *Program, err error) {
-	p = &Program{began: time.Now(), disk: s.Disk, fileSize: l.FileSizeBytes, wasFull: s.Disk.isFull()}
-	p.refusals, p.refused = s.Refusals, s.Refusals.Mark()
-	if p.group, err = s.group(l.Name); err != nil {
+// Launch starts a program, or leaves nothing behind.
+func (s *Sandbox) Launch(reaper *Reaper, l Launch) (*Program, error) {
+	group, err := s.group(l.Name)
+	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			p.Remove()
-		}
-	}()
-	if err := p.group.limit(l.MemoryBytes, l.Processes); err != nil {
+	p := &Program{began: time.Now(), group: group, disk: s.Disk, fileSize: l.FileSizeBytes, wasFull: s.Disk.isFull()}
+	p.refusals, p.refused = s.Refusals, s.Refusals.Mark()
+	if err := p.start(reaper, l); err != nil {
+		group.remove()
 		return nil, err
+	}
+	return p, nil
+}
+
+func (p *Program) start(reaper *Reaper, l Launch) error {
+	if err := p.group.limit(l.MemoryBytes, l.Processes); err != nil {
+		return err
 	}
 	var pipe [2]int
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("making a pipe: %w", err)
+		return fmt.Errorf("making a pipe: %w", err)
 	}
 	defer unix.Close(pipe[1])
 	_ = unix.SetNonblock(pipe[0], true)
@@ -86,6 +90,7 @@ func (s *Sandbox) Launch(reaper *Reaper, l Launch) (p *Program, err error) {
 		files = append(files, uintptr(l.Files[i%len(l.Files)]))
 	}
 	start := step{procs: p.group.procs(), user: l.User, fileSize: l.FileSizeBytes, cwd: l.Cwd, report: report}
+	var err error
 	p.PID, p.Exit, err = reaper.Start(start.command(l.Argv), &syscall.ProcAttr{
 		Env:   environment(l.User, l.Env),
 		Files: append(files, uintptr(pipe[1])),
@@ -93,9 +98,8 @@ func (s *Sandbox) Launch(reaper *Reaper, l Launch) (p *Program, err error) {
 	})
 	if err != nil {
 		_ = p.report.Close()
-		return nil, err
 	}
-	return p, nil
+	return err
 }
 
 // Started waits until the process has become the program, or for the reason
