@@ -76,7 +76,7 @@ const suites = {
   packages: packages.measure(many(5, 20), values.short),
   fork: fork.measure(many(2, 20)),
   park: park.measure(many(2, 20)),
-  pool: pool.measure(many(3, 30), { idleSeconds: many(4, 10) }),
+  pool: pool.measure(many(2, 30), { idleSeconds: many(4, 10) }),
   throughput: throughput.measure(values.short ? [2, 8] : [1, 2, 8, 32, 100], many(1, 1)),
   memory: memory.measure(many(4, 12)),
   cli: cli.measure(many(5, 20))
