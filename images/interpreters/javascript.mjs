@@ -51,6 +51,7 @@ const {
   ArrayPrototypePush,
   BigInt: toBigInt,
   Error: NativeError,
+  RangeError: NativeRangeError,
   JSONParse,
   JSONStringify,
   NumberIsInteger,
@@ -203,14 +204,44 @@ function valueOf(remote) {
 
 // --- From source text to what V8 evaluates ---------------------------------------------------------------------------------------------
 
+/** One of Node's own modules once more, with a state of its own. */
+function another(id, require) {
+  const module = { exports: {} }
+  internalBinding("builtins").compileFunction(id)(
+    module.exports,
+    require,
+    module,
+    process,
+    internalBinding,
+    primordials
+  )
+  return module.exports
+}
+
+let strip = stripTypeScriptTypes
+
+/** A compiler that has run out of its stack, which it does for what is nested too deeply, does not find back: it is replaced. */
+function stripWith(code, options) {
+  try {
+    return strip(code, options)
+  } catch (error) {
+    if (error.code !== "ERR_INTERNAL_ASSERTION") throw error
+    const amaro = another("internal/deps/amaro/dist/index", load)
+    const ours = (id) => (id === "internal/deps/amaro/dist/index" ? amaro : load(id))
+    strip = another("internal/modules/typescript", ours).stripTypeScriptTypes
+    const problem = StringPrototypeSplit(`${error.message}`, "\n")[0]
+    throw new NativeRangeError(`the TypeScript is nested too deeply, or too much, for its compiler: ${problem}`)
+  }
+}
+
 /** TypeScript: blanking types keeps every position; what must be rewritten (enums, namespaces) gets a source map instead. */
 function stripTypes(text, sourceUrl) {
   try {
-    return stripTypeScriptTypes(text.code, { sourceUrl })
+    return stripWith(text.code, { sourceUrl })
   } catch (error) {
     if (error.code !== "ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX") throw error
   }
-  const output = stripTypeScriptTypes(text.code, { mode: "transform", sourceMap: true, sourceUrl })
+  const output = stripWith(text.code, { mode: "transform", sourceMap: true, sourceUrl })
   const map = RegExpPrototypeExec(/\n\/\/# sourceMappingURL=data:application\/json;base64,([\w+/=]+)/, output)?.[1]
   if (map !== undefined) text.sourceMap = new SourceMap(JSONParse(`${bytesOf(map, "base64")}`))
   return output
@@ -454,7 +485,7 @@ function mapped(text) {
 function sourceLine(execution, stack) {
   const place = RegExpPrototypeExec(position, stack) ?? RegExpPrototypeExec(position, mapped(execution.place))
   const text = texts.get(place?.[1])
-  if (text === undefined) return ""
+  if (text === undefined || place[2] < 1) return "" // what is nested too deeply to be compiled has no place
   const { 1: name, 2: line, 3: column } = place
   const lines = StringPrototypeSplit(text.code, "\n")
   if (line > lines.length) return `${name}:${lines.length}\n${clip(lines[lines.length - 1], 1000)}\n\n` // the end of the text

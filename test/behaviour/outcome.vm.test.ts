@@ -115,6 +115,9 @@ const kinds: Record<TaskFailure["_tag"], ReadonlyArray<Case>> = {
     ["javascript", "require('fs').readFileSync('/nowhere')", "Error"],
     ["javascript", "process.exit(126)", "exit 126"],
     ["javascript", "let x = ;", "SyntaxError"],
+    ["javascript", "(".repeat(100_000), "RangeError"],
+    ["typescript", "(".repeat(100_000), "RangeError"],
+    ["typescript", "x=[".repeat(100_000), "RangeError"],
     ["typescript", "const x: number = (null as any).y", "TypeError"],
     ["javascript", "require('child_process').execSync('exit 3')", "Error"]
   ]
