@@ -1,9 +1,9 @@
 /**
  * `npm run bench`, `exec-sandbox bench`: measures on this host and prints p50, p95 and p99 beside the floor.
  *
- * `--short` takes few samples; `--only SUITE,…` runs some of the suites; `--results FILE` writes all samples with what they
- * were taken on; `--svg FILE` draws them; `--compare last|COMMIT|FILE` sets them against an earlier run. Every run is added to a
- * history, `--history FILE` or `bench.jsonl` in the cache directory.
+ * `--short` takes few samples, and leaves out packages unless they are named; `--only SUITE,…` runs some of the suites;
+ * `--results FILE` writes all samples with what they were taken on; `--svg FILE` draws them; `--compare last|COMMIT|FILE` sets
+ * them against an earlier run. Every run is added to a history, `--history FILE` or `bench.jsonl` in the cache directory.
  */
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import * as Effect from "effect/Effect"
@@ -66,7 +66,7 @@ const many = (short: number, long: number): number => (values.short ? short : lo
 /** In the order in which they run. */
 const suites = {
   template: template.measure(many(1, 3)),
-  start: start.measure(many(5, 40)),
+  start: start.measure(many(4, 40)),
   exec: exec.measure(many(50, 300)),
   process: programs.measure(many(20, 100)),
   output: output.measure(many(1, 5)),
@@ -76,12 +76,17 @@ const suites = {
   packages: packages.measure(many(5, 20), values.short),
   fork: fork.measure(many(2, 20)),
   park: park.measure(many(2, 20)),
-  pool: pool.measure(many(2, 30), { idleSeconds: many(4, 10) }),
+  pool: pool.measure(many(2, 30), {
+    idleSeconds: many(2, 10),
+    languages: values.short ? ["python", "javascript"] : ["python", "javascript", "typescript", "bash"]
+  }),
   throughput: throughput.measure(values.short ? [2, 8] : [1, 2, 8, 32, 100], many(1, 1)),
   memory: memory.measure(many(4, 12)),
-  cli: cli.measure(many(5, 20))
+  cli: cli.measure(many(4, 20))
 }
-const wanted = values.only?.split(",") ?? Object.keys(suites)
+/** What takes longer than a quick look may, and is run when it is named. */
+const left = values.short ? ["packages"] : []
+const wanted = values.only?.split(",") ?? Object.keys(suites).filter((name) => !left.includes(name))
 const unknown = wanted.find((name) => !(name in suites))
 if (unknown !== undefined) wrong(`there is no suite ${unknown}; there are ${Object.keys(suites).join(", ")}`)
 const load = (): number => os.loadavg()[0] ?? 0

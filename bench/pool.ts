@@ -1,5 +1,5 @@
 /**
- * A run from a full pool, in each language: against a run that restores, and against the floor, the same steps in such a clone
+ * A run from a full pool, in some languages: against a run that restores, and against the floor, the same steps in such a clone
  * with nothing of the library; and what an idle clone costs.
  */
 import * as Effect from "effect/Effect"
@@ -61,12 +61,15 @@ const idle = (): { readonly ticks: number; readonly qemus: number; readonly priv
 }
 
 /** Rounds alternate, so that a drift of the machine meets both. The pool is full, and nothing else runs, before each claim. */
-export const measure = (times: number, options: { readonly idleSeconds: number }) =>
+export const measure = (
+  times: number,
+  options: { readonly idleSeconds: number; readonly languages: ReadonlyArray<Language> }
+) =>
   Effect.gen(function* () {
     const sandbox = yield* Sandbox
     const measurements: Array<Measurement> = []
     const without = yield* Sandbox.pipe(Effect.provide(pooled({ size: 0 }), { local: true }))
-    for (const [language, code] of firsts) {
+    for (const [language, code] of firsts.filter(([it]) => options.languages.includes(it))) {
       const bare: Array<number> = []
       const restored: Array<number> = []
       const claimed: Array<number> = []
