@@ -16,7 +16,7 @@ import { type Kept, type Opening, start, type Vm, VmLost } from "../Vm.ts"
 import { devicesFile, headOf, ownPages, readOwn, standStill, wholeState } from "./Capture.ts"
 import { makeDirectory } from "./Files.ts"
 import { writeOwnPages } from "./OwnPages.ts"
-import type { Keeper, Running, Saved } from "./Parking.ts"
+import type { Keeper, Running, Saved } from "../session/Parking.ts"
 import * as Temporary from "./Temporary.ts"
 
 /** Where parked machines are kept, and how much there may be of them. */

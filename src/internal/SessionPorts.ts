@@ -18,7 +18,7 @@ import { decodeInput } from "./decodeInput.ts"
 import { errorCode } from "./Files.ts"
 import * as GuestSocket from "./GuestSocket.ts"
 import type { PortLedger, Use } from "./PortLedger.ts"
-import type { Guest } from "./Guest.ts"
+import type { Guest } from "../session/Guest.ts"
 
 /** Connections that are forwarded at a time. */
 const maxConnections = 128

@@ -4,7 +4,7 @@ import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Scope from "effect/Scope"
 import { TestClock } from "effect/testing"
-import * as Idle from "../../src/internal/Idle.ts"
+import * as Idle from "../../src/session/Idle.ts"
 
 const make = Effect.gen(function* () {
   const log: Array<string> = []

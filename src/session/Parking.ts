@@ -19,7 +19,7 @@ import { defaults } from "../Limits.ts"
 import type { SandboxError } from "../SandboxError.ts"
 import * as Telemetry from "../Telemetry.ts"
 import { type Vm, VmLost } from "../Vm.ts"
-import * as Observe from "./Observe.ts"
+import * as Observe from "../internal/Observe.ts"
 
 /** A machine that runs, and what gives back its place on the host once it is dead. */
 export interface Running {

@@ -1,6 +1,6 @@
 import { assert, describe, it } from "@effect/vitest"
 import { randomBytes } from "node:crypto"
-import * as Output from "../../src/internal/Output.ts"
+import * as Output from "../../src/session/Output.ts"
 
 describe("Output", () => {
   it("keeps all that fits, byte by byte", () => {

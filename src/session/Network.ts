@@ -7,7 +7,7 @@ import { type Network, NetworkPolicy } from "../NetworkPolicy.ts"
 import { fail, InvalidInput, SessionClosed } from "../SandboxError.ts"
 import type { Holder } from "./Attempt.ts"
 import { always, using } from "./Parking.ts"
-import { decodeInput } from "./decodeInput.ts"
+import { decodeInput } from "../internal/decodeInput.ts"
 
 const decodePolicy = decodeInput(NetworkPolicy, "network policy")
 

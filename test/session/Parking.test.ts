@@ -8,12 +8,12 @@ import * as Metric from "effect/Metric"
 import * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { TestClock } from "effect/testing"
-import { Capacity } from "../src/Capacity.ts"
-import { Sandbox, type SessionOptions } from "../src/Sandbox.ts"
-import type { SandboxError } from "../src/SandboxError.ts"
-import type { Session } from "../src/Session.ts"
-import * as Telemetry from "../src/Telemetry.ts"
-import * as Testing from "../src/Testing.ts"
+import { Capacity } from "../../src/Capacity.ts"
+import { Sandbox, type SessionOptions } from "../../src/Sandbox.ts"
+import type { SandboxError } from "../../src/SandboxError.ts"
+import type { Session } from "../../src/Session.ts"
+import * as Telemetry from "../../src/Telemetry.ts"
+import * as Testing from "../../src/Testing.ts"
 
 const script: Testing.Script = (task) =>
   Effect.gen(function* () {

@@ -32,14 +32,14 @@ import {
   UnsupportedCommand
 } from "../SandboxError.ts"
 import { type Vm, VmLost, type VmStream } from "../Vm.ts"
-import * as ChangeReport from "./ChangeReport.ts"
+import * as ChangeReport from "../internal/ChangeReport.ts"
 import * as Deadlines from "./Deadlines.ts"
-import { diskShare } from "./diskShare.ts"
-import * as NetworkOutcome from "./NetworkOutcome.ts"
-import * as Observe from "./Observe.ts"
+import { diskShare } from "../internal/diskShare.ts"
+import * as NetworkOutcome from "../internal/NetworkOutcome.ts"
+import * as Observe from "../internal/Observe.ts"
 import * as Output from "./Output.ts"
 import * as Parking from "./Parking.ts"
-import * as PortLedger from "./PortLedger.ts"
+import * as PortLedger from "../internal/PortLedger.ts"
 
 /** Where a session's VM came from, for its receipts. Times in ms. */
 export interface Origin {
