@@ -7,8 +7,8 @@ import * as fs from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { nameFromBytes, nameToBytes } from "../src/Files.ts"
-import { type Bounds, extract } from "../src/internal/Extract.ts"
-import { tree } from "../src/internal/HostTree.ts"
+import { type Bounds, extract } from "../src/files/Extract.ts"
+import { tree } from "../src/files/HostTree.ts"
 import * as Lines from "../src/internal/Lines.ts"
 
 const bounds: Bounds = { maxBytes: 1024 * 1024, maxEntries: 100, outsideLinks: "refuse" }

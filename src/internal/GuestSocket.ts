@@ -16,7 +16,7 @@ import { PortError, type PortFailure } from "../Ports.ts"
 import type { VmStream } from "../Vm.ts"
 import * as Pieces from "./Pieces.ts"
 import type { Use } from "./PortLedger.ts"
-import type { Guest } from "./SessionFiles.ts"
+import type { Guest } from "../files/Client.ts"
 
 /** Runs effects for callbacks, until the session ends. */
 export type Run = <A, E>(effect: Effect.Effect<A, E>) => Fiber.Fiber<A, E>

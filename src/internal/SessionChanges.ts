@@ -10,7 +10,7 @@ import { Sub } from "../guest/Frame.ts"
 import { fail, InvalidInput, NotStarted, type SandboxError } from "../SandboxError.ts"
 import * as ChangeReport from "./ChangeReport.ts"
 import { decodeInput } from "./decodeInput.ts"
-import type { Guest } from "./SessionFiles.ts"
+import type { Guest } from "../files/Client.ts"
 
 const Options = Schema.Struct({ ...ReportOptions.fields, since: Schema.optionalKey(Mark) })
 export type Options = typeof Options.Type

@@ -3,7 +3,7 @@ import * as Effect from "effect/Effect"
 import { fail, ProtocolError, type SandboxError, SessionClosed } from "../SandboxError.ts"
 import type { Vm, VmLost } from "../Vm.ts"
 import { type Presence, using } from "./Parking.ts"
-import type * as SessionFiles from "../internal/SessionFiles.ts"
+import type * as SessionFiles from "../files/Client.ts"
 
 /** What a session knows of itself: whether it is closed, and why. */
 interface State {

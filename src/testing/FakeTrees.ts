@@ -8,7 +8,7 @@ import * as Tar from "effect/encoding/Tar"
 import * as path from "node:path/posix"
 import { Name } from "../guest/FileProtocol.ts"
 import * as FileName from "../internal/FileName.ts"
-import { paxLink, paxPath } from "../internal/HostTree.ts"
+import { paxLink, paxPath } from "../files/HostTree.ts"
 import { type Code, directory, type FakeDisk, type Node, targetOf } from "./FakeDisk.ts"
 import { type Answer, failed } from "./FakeFiles.ts"
 

@@ -8,13 +8,13 @@ import { constants, promises as fs } from "node:fs"
 import { basename, dirname, join as joinPath, resolve } from "node:path"
 import * as Files from "../Files.ts"
 import * as Wire from "../guest/FileProtocol.ts"
-import { decodeInput } from "./decodeInput.ts"
+import { decodeInput } from "../internal/decodeInput.ts"
 import { type Bounds, Excess, extract, type Unsafe } from "./Extract.ts"
-import * as FileName from "./FileName.ts"
-import { errorCode } from "./Files.ts"
-import { ofHost } from "./FileReason.ts"
+import * as FileName from "../internal/FileName.ts"
+import { errorCode } from "../internal/Files.ts"
+import { ofHost } from "./Reason.ts"
 import { attempt, content, type Count, HostFailed, tree } from "./HostTree.ts"
-import { bytesOf, type Client, decodePath, deliver } from "./SessionFiles.ts"
+import { bytesOf, type Client, decodePath, deliver } from "./Client.ts"
 
 const decodeOptions = decodeInput(Files.Options, "options")
 const decodeCopyOut = decodeInput(Files.CopyOutOptions, "options")

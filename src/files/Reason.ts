@@ -1,7 +1,7 @@
 /** From an errno's name, of the guest's kernel or of this host's, to the reason that a caller can act on. */
 import { FileError, type Reason } from "../Files.ts"
 import type { ErrorEnd } from "../guest/FileProtocol.ts"
-import { errorCode } from "./Files.ts"
+import { errorCode } from "../internal/Files.ts"
 
 type Operation = FileError["operation"]
 

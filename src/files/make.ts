@@ -1,7 +1,7 @@
 /** The files of a session: small questions, contents and trees. */
 import type { Files } from "../Files.ts"
-import * as CopyFiles from "./CopyFiles.ts"
-import * as SessionFiles from "./SessionFiles.ts"
+import * as CopyFiles from "./Copy.ts"
+import * as SessionFiles from "./Client.ts"
 
 /** Files over a session's guest. */
 export const make = (guest: SessionFiles.Guest): Files => {

@@ -10,7 +10,7 @@ import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import * as Tar from "effect/encoding/Tar"
 import { constants, promises as fs } from "node:fs"
-import * as FileName from "./FileName.ts"
+import * as FileName from "../internal/FileName.ts"
 import { attempt, type Count, HostFailed, join, paxLink, paxPath } from "./HostTree.ts"
 
 /** What the archive asks for could reach beyond its target, or is no honest archive. */

@@ -5,7 +5,7 @@ import * as Option from "effect/Option"
 import * as Stream from "effect/Stream"
 import * as Tar from "effect/encoding/Tar"
 import { constants, promises as fs, type Stats } from "node:fs"
-import * as FileName from "./FileName.ts"
+import * as FileName from "../internal/FileName.ts"
 
 /** Names of PAX records that hold, in hex, what is not UTF-8. */
 export const paxPath = "EXECSANDBOX.path"

@@ -10,10 +10,10 @@ import * as Wire from "../guest/FileProtocol.ts"
 import { Sub } from "../guest/Frame.ts"
 import { fail, InvalidInput, type SandboxError } from "../SandboxError.ts"
 import type { VmLost, VmStream } from "../Vm.ts"
-import { decodeInput } from "./decodeInput.ts"
-import * as FileName from "./FileName.ts"
-import { ofGuest } from "./FileReason.ts"
-import * as Lines from "./Lines.ts"
+import { decodeInput } from "../internal/decodeInput.ts"
+import * as FileName from "../internal/FileName.ts"
+import { ofGuest } from "./Reason.ts"
+import * as Lines from "../internal/Lines.ts"
 
 type Operation = Files.FileError["operation"]
 
