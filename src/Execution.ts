@@ -10,7 +10,7 @@ import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import type { Evidence } from "./guest/Protocol.ts"
-import { Asked } from "./internal/ChangeReport.ts"
+import { Asked } from "./changes/Report.ts"
 import { Limits } from "./Limits.ts"
 import type { StopReason } from "./Receipt.ts"
 import {

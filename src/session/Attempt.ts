@@ -32,7 +32,7 @@ import {
   UnsupportedCommand
 } from "../SandboxError.ts"
 import { type Vm, VmLost, type VmStream } from "../Vm.ts"
-import * as ChangeReport from "../internal/ChangeReport.ts"
+import * as ChangeReport from "../changes/Report.ts"
 import * as Deadlines from "./Deadlines.ts"
 import { diskShare } from "../internal/diskShare.ts"
 import * as NetworkOutcome from "../internal/NetworkOutcome.ts"

@@ -8,8 +8,8 @@ import { type Changes, Mark, Options as ReportOptions } from "../Changes.ts"
 import { ChangesEnd, MarkEnd } from "../guest/ChangeProtocol.ts"
 import { Sub } from "../guest/Frame.ts"
 import { fail, InvalidInput, NotStarted, type SandboxError } from "../SandboxError.ts"
-import * as ChangeReport from "./ChangeReport.ts"
-import { decodeInput } from "./decodeInput.ts"
+import * as ChangeReport from "./Report.ts"
+import { decodeInput } from "../internal/decodeInput.ts"
 import type { Guest } from "../files/Client.ts"
 
 const Options = Schema.Struct({ ...ReportOptions.fields, since: Schema.optionalKey(Mark) })

@@ -7,7 +7,7 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { type Change, Changes, type FileState, Options } from "../Changes.ts"
 import { ChangeLine, type ChangesEnd, type ChangesOpen, maxTexts } from "../guest/ChangeProtocol.ts"
-import * as Lines from "./Lines.ts"
+import * as Lines from "../internal/Lines.ts"
 import * as Patch from "./Patch.ts"
 
 /** How a report of an execution is asked for: `true`, or with options. */

@@ -3,7 +3,7 @@
  * to be hard to compare: what takes long to compare well is replaced as a whole between its equal beginning and end.
  */
 import { structuredPatch } from "diff"
-import * as FileName from "./FileName.ts"
+import * as FileName from "../internal/FileName.ts"
 
 /** What one side of a patch is: `null` where there is no file. `mode`: permission bits. */
 export interface Side {

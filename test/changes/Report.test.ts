@@ -1,6 +1,6 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import * as ChangeReport from "../../src/internal/ChangeReport.ts"
+import * as ChangeReport from "../../src/changes/Report.ts"
 
 const counts = { created: 1, modified: 1, deleted: 0, renamed: 0, unexamined: 0, unlisted: 0 }
 const state = { type: "file", size: 2, mode: 0o644, uid: 1000, gid: 1000 }

@@ -4,7 +4,7 @@ import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
 import * as FileName from "../../src/internal/FileName.ts"
-import * as Patch from "../../src/internal/Patch.ts"
+import * as Patch from "../../src/changes/Patch.ts"
 
 /** A small random source, the same every time. */
 const random = (seed: number) => (below: number) => {
