@@ -39,7 +39,7 @@ import * as NetworkOutcome from "../internal/NetworkOutcome.ts"
 import * as Observe from "../internal/Observe.ts"
 import * as Output from "./Output.ts"
 import * as Parking from "./Parking.ts"
-import * as PortLedger from "../internal/PortLedger.ts"
+import * as PortLedger from "../ports/Ledger.ts"
 
 /** Where a session's VM came from, for its receipts. Times in ms. */
 export interface Origin {

@@ -15,7 +15,7 @@ import type { Reset } from "../guest/Protocol.ts"
 import { PortError, type PortFailure } from "../Ports.ts"
 import type { VmStream } from "../Vm.ts"
 import * as Pieces from "./Pieces.ts"
-import type { Use } from "./PortLedger.ts"
+import type { Use } from "./Ledger.ts"
 import type { Guest } from "../files/Client.ts"
 
 /** Runs effects for callbacks, until the session ends. */

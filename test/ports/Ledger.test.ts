@@ -1,6 +1,6 @@
 import { assert, describe, it } from "@effect/vitest"
-import * as Pieces from "../../src/internal/Pieces.ts"
-import * as PortLedger from "../../src/internal/PortLedger.ts"
+import * as Pieces from "../../src/ports/Pieces.ts"
+import * as PortLedger from "../../src/ports/Ledger.ts"
 
 describe("PortLedger", () => {
   it("tells what went through while it recorded, of ports that were open then", () => {

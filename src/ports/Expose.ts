@@ -14,10 +14,10 @@ import type { Duplex } from "node:stream"
 import { ListeningEnd, type ListeningOpen } from "../guest/PortProtocol.ts"
 import { ExposeOptions, GuestPort, PortError, type Ports } from "../Ports.ts"
 import { fail, InvalidInput } from "../SandboxError.ts"
-import { decodeInput } from "./decodeInput.ts"
-import { errorCode } from "./Files.ts"
-import * as GuestSocket from "./GuestSocket.ts"
-import type { PortLedger, Use } from "./PortLedger.ts"
+import { decodeInput } from "../internal/decodeInput.ts"
+import { errorCode } from "../internal/Files.ts"
+import * as GuestSocket from "./Socket.ts"
+import type { PortLedger, Use } from "./Ledger.ts"
 import type { Guest } from "../session/Guest.ts"
 
 /** Connections that are forwarded at a time. */
@@ -176,7 +176,7 @@ export const make = Effect.fnUntraced(function* (
   })
   const client = yield* Effect.cached(
     Effect.flatMap(
-      Effect.promise(() => import("./GuestHttp.ts")),
+      Effect.promise(() => import("./Http.ts")),
       ({ makeClient }) =>
         makeClient((port) => {
           const use = asked.get(port) ?? ledger.begin(port, null, null)
