@@ -6,9 +6,9 @@
  * one that was caused by such an exception, is the refusal. Of a program that fails by its exit code the agent knows which
  * process met which refusal, and whether the exit code is that process's or was handed on from it.
  */
-import type { Entry } from "../egress/Ledger.ts"
+import type { Entry } from "./Ledger.ts"
 import type { Outcome } from "../Execution.ts"
-import { hostText, parseHost } from "../egress/Target.ts"
+import { hostText, parseHost } from "./Target.ts"
 import type { Evidence } from "../guest/Protocol.ts"
 
 const entryOf = (evidence: Evidence, refused: ReadonlyArray<Entry>): Entry | undefined => {
