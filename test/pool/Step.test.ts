@@ -2,7 +2,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Arbitrary from "effect/Arbitrary"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import * as PoolStep from "../src/internal/PoolStep.ts"
+import * as PoolStep from "../../src/pool/Step.ts"
 
 const settings: PoolStep.Settings = {
   size: 3,

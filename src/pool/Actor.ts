@@ -9,7 +9,7 @@ import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
 import * as Queue from "effect/Queue"
 import * as Scope from "effect/Scope"
-import * as PoolStep from "./PoolStep.ts"
+import * as PoolStep from "./Step.ts"
 
 /** A clone for the one who claimed it, or why there is none. */
 export type Answer<A> =

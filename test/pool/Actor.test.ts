@@ -7,7 +7,7 @@ import * as Scheduler from "effect/Scheduler"
 import * as Schema from "effect/Schema"
 import * as Scope from "effect/Scope"
 import { TestClock } from "effect/testing"
-import * as PoolActor from "../../src/internal/PoolActor.ts"
+import * as PoolActor from "../../src/pool/Actor.ts"
 
 class NoDisk extends Schema.TaggedError<NoDisk>()("NoDisk", { message: Schema.String }) {}
 
