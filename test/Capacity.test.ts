@@ -10,8 +10,8 @@ import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
 import * as Capacity from "../src/Capacity.ts"
-import * as Admission from "../src/internal/Admission.ts"
-import { type HostResources, privateMemoryMiB, readHostResources } from "../src/internal/HostResources.ts"
+import * as Admission from "../src/capacity/Admission.ts"
+import { type HostResources, privateMemoryMiB, readHostResources } from "../src/capacity/HostResources.ts"
 import type { CapacityExceeded, SandboxError } from "../src/SandboxError.ts"
 
 /** A host of 1,000 MiB and one core whose state the test changes. */

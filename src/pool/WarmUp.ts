@@ -12,7 +12,7 @@ import * as Schema from "effect/Schema"
 import { Sub } from "../guest/Frame.ts"
 import { Evidence, type ExecOpen } from "../guest/Protocol.ts"
 import { defaults } from "../Limits.ts"
-import { wakeUps } from "../internal/HostResources.ts"
+import { wakeUps } from "../capacity/HostResources.ts"
 import { BootFailed, fail, type SandboxError } from "../SandboxError.ts"
 import type { Vm, VmLost } from "../Vm.ts"
 
