@@ -34,7 +34,7 @@ import {
 import { type Vm, VmLost, type VmStream } from "../Vm.ts"
 import * as ChangeReport from "../changes/Report.ts"
 import * as Deadlines from "./Deadlines.ts"
-import { diskShare } from "../internal/diskShare.ts"
+import { diskShare } from "../vm/diskShare.ts"
 import * as NetworkOutcome from "../egress/Outcome.ts"
 import * as Observe from "../internal/Observe.ts"
 import * as Output from "./Output.ts"

@@ -14,10 +14,10 @@ import type { Capacity } from "../Capacity.ts"
 import { fail, type SandboxError, SnapshotFailed } from "../SandboxError.ts"
 import { type Kept, type Opening, start, type Vm, VmLost } from "../Vm.ts"
 import { devicesFile, headOf, ownPages, readOwn, standStill, wholeState } from "./Capture.ts"
-import { makeDirectory } from "./Files.ts"
+import { makeDirectory } from "../internal/Files.ts"
 import { writeOwnPages } from "./OwnPages.ts"
 import type { Keeper, Running, Saved } from "../session/Parking.ts"
-import * as Temporary from "./Temporary.ts"
+import * as Temporary from "../internal/Temporary.ts"
 
 /** Where parked machines are kept, and how much there may be of them. */
 export interface Place {

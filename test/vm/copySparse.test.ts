@@ -2,7 +2,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
-import { copySparse } from "../../src/internal/copySparse.ts"
+import { copySparse } from "../../src/vm/copySparse.ts"
 
 describe("copySparse", () => {
   it("copies every byte, over whatever was there, and leaves out what is zero", async () => {

@@ -6,7 +6,7 @@ import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
 import { Host } from "../../src/Host.ts"
-import { openOwnPages, type Piece, writeOwnPages } from "../../src/internal/OwnPages.ts"
+import { openOwnPages, type Piece, writeOwnPages } from "../../src/vm/OwnPages.ts"
 import * as Machine from "../../src/qemu/Machine.ts"
 
 const page = 4096

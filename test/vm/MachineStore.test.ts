@@ -5,13 +5,13 @@ import { spawn } from "node:child_process"
 import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
-import * as TemplateStore from "../../src/internal/TemplateStore.ts"
+import * as TemplateStore from "../../src/vm/MachineStore.ts"
 
 /** Makes a small machine of each key, again and again. */
 const program = (store: string, keys: ReadonlyArray<string>, times: number): string => `
   import * as Effect from "effect/Effect"
   import * as fs from "node:fs"
-  import * as TemplateStore from ${JSON.stringify(new URL("../../src/internal/TemplateStore.ts", import.meta.url).href)}
+  import * as TemplateStore from ${JSON.stringify(new URL("../../src/vm/MachineStore.ts", import.meta.url).href)}
   const store = TemplateStore.make(${JSON.stringify(store)})
   const make = (key) => Effect.gen(function* () {
     const work = yield* store.workDirectory

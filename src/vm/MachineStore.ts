@@ -11,9 +11,9 @@ import type * as Scope from "effect/Scope"
 import * as fs from "node:fs"
 import * as path from "node:path"
 import { Lock } from "../Packages.ts"
-import { makeDirectory } from "./Files.ts"
-import { hashFile } from "./hashFile.ts"
-import * as Temporary from "./Temporary.ts"
+import { makeDirectory } from "../internal/Files.ts"
+import { hashFile } from "../internal/hashFile.ts"
+import * as Temporary from "../internal/Temporary.ts"
 
 /** The layout of a template's directory and of the machine sealed in it; part of every key. */
 export const format = 1
