@@ -22,7 +22,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from "node:ht
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { Image } from "../src/Image.ts"
-import { epoch, fileNames, imageId, type Manifest, parts } from "../src/internal/ImageManifest.ts"
+import { epoch, fileNames, imageId, type Manifest, parts } from "../src/image/Manifest.ts"
 import { withLock } from "../src/internal/Lock.ts"
 import { Progress } from "../src/internal/Progress.ts"
 import type { SandboxError } from "../src/SandboxError.ts"

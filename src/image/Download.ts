@@ -5,8 +5,8 @@ import * as Effect from "effect/Effect"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import { open, rm, stat } from "node:fs/promises"
-import { hashFile } from "./hashFile.ts"
-import { io } from "./io.ts"
+import { hashFile } from "../internal/hashFile.ts"
+import { io } from "../internal/io.ts"
 
 /** The file could not be fetched. `temporary`: another try may help (connection, 5xx), or not (404, wrong hash). */
 export class DownloadFailed extends Schema.TaggedError<DownloadFailed>()("DownloadFailed", {

@@ -5,9 +5,9 @@ import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } f
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { gzipSync, zstdCompressSync } from "node:zlib"
-import { BootFileError, cpio, dropSymbols, loadOrder, unpackKernel } from "../src/internal/BootFiles.ts"
-import { missingTools } from "../src/internal/ImageBuild.ts"
-import { imagesDirectory, readRecipe } from "../src/internal/ImageRecipe.ts"
+import { BootFileError, cpio, dropSymbols, loadOrder, unpackKernel } from "../../src/image/BootFiles.ts"
+import { missingTools } from "../../src/image/Build.ts"
+import { imagesDirectory, readRecipe } from "../../src/image/Recipe.ts"
 
 const bzImage = (payload: Buffer): Buffer => {
   const head = Buffer.alloc(2048)

@@ -8,7 +8,7 @@ import { readdir, readFile } from "node:fs/promises"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
 import type { Arch } from "./BootFiles.ts"
-import { io } from "./io.ts"
+import { io } from "../internal/io.ts"
 
 /** `images/` of this checkout or installed package; the same from `src/internal` and from `dist/internal`. */
 export const imagesDirectory = fileURLToPath(new URL("../../images/", import.meta.url))

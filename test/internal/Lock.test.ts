@@ -7,7 +7,7 @@ import { once } from "node:events"
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
-import { LockFailed, withLock, withLockIfFree } from "../src/internal/Lock.ts"
+import { LockFailed, withLock, withLockIfFree } from "../../src/internal/Lock.ts"
 
 const directory = Effect.acquireRelease(
   Effect.sync(() => mkdtempSync(join(tmpdir(), "lock-"))),
@@ -22,7 +22,7 @@ const other = (path: string, code: string) =>
       "--input-type=module",
       "-e",
       `import * as Effect from ${JSON.stringify(import.meta.resolve("effect/Effect"))}
-       import { withLock } from ${JSON.stringify(new URL("../src/internal/Lock.ts", import.meta.url).href)}
+       import { withLock } from ${JSON.stringify(new URL("../../src/internal/Lock.ts", import.meta.url).href)}
        import { readFileSync, writeFileSync } from "node:fs"
        const path = ${JSON.stringify(path)}
        ${code}`

@@ -11,12 +11,12 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { lstat, mkdir, open, readdir, readFile, rename, rm, stat, utimes, writeFile } from "node:fs/promises"
 import { join } from "node:path"
-import { ensureCacheDirectory } from "./CacheDirectory.ts"
-import { hashFile } from "./hashFile.ts"
-import { epoch, fileNames, imageId, type Manifest, ManifestJson, type Part, parts } from "./ImageManifest.ts"
-import { io } from "./io.ts"
-import { withLock, withLockIfFree } from "./Lock.ts"
-import { report } from "./Progress.ts"
+import { ensureCacheDirectory } from "../internal/CacheDirectory.ts"
+import { hashFile } from "../internal/hashFile.ts"
+import { epoch, fileNames, imageId, type Manifest, ManifestJson, type Part, parts } from "./Manifest.ts"
+import { io } from "../internal/io.ts"
+import { withLock, withLockIfFree } from "../internal/Lock.ts"
+import { report } from "../internal/Progress.ts"
 
 /** An image in its directory. `files` are absolute paths. */
 export interface Stored {

@@ -4,7 +4,7 @@ import * as Effect from "effect/Effect"
 import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
-import { makeStore } from "../../src/internal/ImageStore.ts"
+import { makeStore } from "../../src/image/Store.ts"
 
 const day = 24 * 3600 * 1000
 const idOf = (n: number): string => `${n}`.padStart(32, "0")

@@ -15,14 +15,14 @@ import { copyFile, link, mkdir, readdir, readFile, rename, rm, utimes, writeFile
 import { delimiter, join } from "node:path"
 import { HostUnsupported } from "../SandboxError.ts"
 import { type Arch, type ArchiveEntry, cpio, dropSymbols, loadOrder, moduleName, unpackKernel } from "./BootFiles.ts"
-import { CommandFailed, run, searchPath } from "./Command.ts"
+import { CommandFailed, run, searchPath } from "../internal/Command.ts"
 import { Mirror, variables } from "./DebianMirror.ts"
-import { findExecutable } from "./Files.ts"
-import { hashFile } from "./hashFile.ts"
-import { epoch, fileNames, imageId, type Manifest, type Part, parts } from "./ImageManifest.ts"
-import { imagesDirectory, inputFiles, type Pin, type Recipe } from "./ImageRecipe.ts"
-import { io } from "./io.ts"
-import { report } from "./Progress.ts"
+import { findExecutable } from "../internal/Files.ts"
+import { hashFile } from "../internal/hashFile.ts"
+import { epoch, fileNames, imageId, type Manifest, type Part, parts } from "./Manifest.ts"
+import { imagesDirectory, inputFiles, type Pin, type Recipe } from "./Recipe.ts"
+import { io } from "../internal/io.ts"
+import { report } from "../internal/Progress.ts"
 
 /** The disk that takes what a session writes: its virtual size in bytes; the file itself is below 2 MB. */
 const scratchBytes = 8 * 1024 ** 3
