@@ -6,8 +6,8 @@
  */
 import * as Context from "effect/Context"
 import * as Schema from "effect/Schema"
-import { exactProblem, floatingProblem, parse, type Parsed } from "./internal/PackageSpec.ts"
-import { popular as popularNames } from "./internal/popularPackages.ts"
+import { exactProblem, floatingProblem, parse, type Parsed } from "./packages/Spec.ts"
+import { popular as popularNames } from "./packages/popular.ts"
 
 /**
  * Where packages come from: `python` is pip's index, `javascript` npm's registry, `debian` the mirror of Debian that this host's

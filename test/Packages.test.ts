@@ -1,7 +1,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { decodeInput } from "../src/internal/decodeInput.ts"
-import { key } from "../src/internal/PackageInstall.ts"
+import { key } from "../src/packages/Install.ts"
 import * as Packages from "../src/Packages.ts"
 import { parsePackage } from "../src/cli/packages.ts"
 

@@ -18,9 +18,9 @@ import { BootFailed, fail, PackagesUnavailable, type SandboxError } from "../San
 import type { VmLost } from "../Vm.ts"
 import { imagesDirectory } from "../image/Recipe.ts"
 import type { Input } from "../guest/Channel.ts"
-import type { Installer } from "./PackageNetwork.ts"
-import * as PackageNetwork from "./PackageNetwork.ts"
-import { report } from "./Progress.ts"
+import type { Installer } from "./Network.ts"
+import * as PackageNetwork from "./Network.ts"
+import { report } from "../internal/Progress.ts"
 
 /** What the programs in `images/packages` say. */
 const Answer = Schema.fromJsonString(
