@@ -4,8 +4,8 @@ import { accessSync, chmodSync, constants, lstatSync, mkdirSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { dirname, join, resolve } from "node:path"
 import { fail, HostUnsupported, type SandboxError } from "../SandboxError.ts"
-import { variable } from "./Environment.ts"
-import { errorCode, makeDirectory, statOrNull } from "./Files.ts"
+import { variable } from "../internal/Environment.ts"
+import { errorCode, makeDirectory, statOrNull } from "../internal/Files.ts"
 
 const isWritableDirectory = (path: string, owner: number): boolean => {
   const stat = statOrNull(path)

@@ -9,7 +9,7 @@ import * as Option from "effect/Option"
 import { randomUUID } from "node:crypto"
 import { closeSync, constants, fstatSync, openSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
-import { makeDirectory } from "./Files.ts"
+import { makeDirectory } from "../internal/Files.ts"
 import type { SandboxError } from "../SandboxError.ts"
 import { cacheDirectoryUnusable } from "./CacheDirectory.ts"
 

@@ -4,8 +4,8 @@ import { accessSync, constants } from "node:fs"
 import { homedir } from "node:os"
 import { isAbsolute, join, resolve } from "node:path"
 import { fail, HostUnsupported, type SandboxError } from "../SandboxError.ts"
-import { variable } from "./Environment.ts"
-import { errorCode, makeDirectory } from "./Files.ts"
+import { variable } from "../internal/Environment.ts"
+import { errorCode, makeDirectory } from "../internal/Files.ts"
 
 /**
  * `EXEC_SANDBOX_CACHE_DIR`, else `$XDG_CACHE_HOME/exec-sandbox`, else `~/.cache/exec-sandbox` (macOS:

@@ -1,7 +1,7 @@
 /** What a probe's result depends on beside the probed program. */
 import { readFileSync } from "node:fs"
 import { release } from "node:os"
-import { statOrNull } from "./Files.ts"
+import { statOrNull } from "../internal/Files.ts"
 
 /** Change it when a record's meaning changes: older records are then not found. */
 const format = 1

@@ -3,10 +3,10 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import type { Launcher } from "../Host.ts"
-import { run } from "./BoundedProcess.ts"
-import { findExecutable, fingerprint } from "./Files.ts"
-import { readRecord, writeRecord } from "./HostRecord.ts"
-import { hostState, kvmDevice, programState } from "./HostState.ts"
+import { run } from "../internal/BoundedProcess.ts"
+import { findExecutable, fingerprint } from "../internal/Files.ts"
+import { readRecord, writeRecord } from "./Record.ts"
+import { hostState, kvmDevice, programState } from "./State.ts"
 
 /** `drop`: as nobody. `keep`: as the caller. `none`: nothing can be put before QEMU. */
 const Mode = Schema.Literals(["drop", "keep", "none"])
