@@ -12,7 +12,7 @@ import * as net from "node:net"
 import type { PortFailure } from "../src/Ports.ts"
 import { Sandbox } from "../src/Sandbox.ts"
 import type { Session } from "../src/Session.ts"
-import { runCli, startCli } from "./runCli.ts"
+import { runCli, startCli } from "./support/runCli.ts"
 
 const session = Sandbox.use((sandbox) => sandbox.session())
 const python = (it: Session, code: string) => it.exec({ language: "python", code })

@@ -3,8 +3,8 @@ import { execFileSync, spawn } from "node:child_process"
 import { readdirSync, readFileSync } from "node:fs"
 import { fileURLToPath } from "node:url"
 import { afterEach, vi } from "vitest"
-import { runCli } from "./runCli.ts"
-import { qemus } from "./support/processes.ts"
+import { runCli } from "../support/runCli.ts"
+import { qemus } from "../support/processes.ts"
 
 const timeout = 60_000
 const children = new Set<ReturnType<typeof spawn>>()
@@ -13,7 +13,7 @@ afterEach(() => {
   for (const child of children) child.kill("SIGKILL")
   children.clear()
 })
-const bin = fileURLToPath(new URL("../src/cli/bin.ts", import.meta.url))
+const bin = fileURLToPath(new URL("../../src/cli/bin.ts", import.meta.url))
 
 beforeAll(async () => {
   const warmed = await runCli(["template", "warm"])

@@ -3,7 +3,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, mkdirSync, writeFileSyn
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { afterAll } from "vitest"
-import { runCli } from "./runCli.ts"
+import { runCli } from "../support/runCli.ts"
 
 const scratch = mkdtempSync(join(tmpdir(), "sbx-cli-files-"))
 afterAll(() => rmSync(scratch, { recursive: true, force: true }))

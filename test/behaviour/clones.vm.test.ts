@@ -1,8 +1,8 @@
 /** Clones of one template are identical until they are made different: proof that they are, value by value. */
 import { assert, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import { Sandbox } from "../src/Sandbox.ts"
-import { codes, ofTheMachine, values } from "./support/generators.ts"
+import { Sandbox } from "../../src/Sandbox.ts"
+import { codes, ofTheMachine, values } from "../support/generators.ts"
 
 /** Everything random or unique that a fresh clone shows in a language, asked twice. */
 const fresh = (language: "python" | "javascript" | "bash", code: string) =>

@@ -3,7 +3,7 @@ import { spawn } from "node:child_process"
 import { fileURLToPath } from "node:url"
 
 /** The entry of the CLI. */
-const bin = fileURLToPath(new URL("../src/cli/bin.ts", import.meta.url))
+const bin = fileURLToPath(new URL("../../src/cli/bin.ts", import.meta.url))
 
 /** What a finished CLI leaves. */
 export interface Finished {

@@ -5,7 +5,7 @@ import { chmodSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { afterAll, vi } from "vitest"
-import { type Finished, runCli, startCli } from "./runCli.ts"
+import { type Finished, runCli, startCli } from "../support/runCli.ts"
 
 const timeout = 60_000
 const scratch = mkdtempSync(join(tmpdir(), "sbx-cli-"))

@@ -7,15 +7,15 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "n
 import { constants, tmpdir } from "node:os"
 import { join } from "node:path"
 import { afterAll } from "vitest"
-import { endingOf, endingOfDefect, endingOfExit, Leave, lineOf, signalCode } from "../src/cli/ending.ts"
-import { parseBytes, parsePair } from "../src/cli/flags.ts"
-import * as json from "../src/cli/json.ts"
-import { size, table } from "../src/cli/output.ts"
-import * as progress from "../src/cli/progress.ts"
-import { parseSecret } from "../src/cli/secrets.ts"
-import { languageOf, looksLikeFile, sourceOf } from "../src/cli/source.ts"
-import { Result } from "../src/Execution.ts"
-import type { ProgressEvent } from "../src/internal/Progress.ts"
+import { endingOf, endingOfDefect, endingOfExit, Leave, lineOf, signalCode } from "../../src/cli/ending.ts"
+import { parseBytes, parsePair } from "../../src/cli/flags.ts"
+import * as json from "../../src/cli/json.ts"
+import { size, table } from "../../src/cli/output.ts"
+import * as progress from "../../src/cli/progress.ts"
+import { parseSecret } from "../../src/cli/secrets.ts"
+import { languageOf, looksLikeFile, sourceOf } from "../../src/cli/source.ts"
+import { Result } from "../../src/Execution.ts"
+import type { ProgressEvent } from "../../src/internal/Progress.ts"
 import {
   BootFailed,
   fail,
@@ -29,9 +29,9 @@ import {
   TaskFailed,
   TemplateUnusable,
   UnsupportedCommand
-} from "../src/SandboxError.ts"
-import { runCli, startCli } from "./runCli.ts"
-import { receipt as receiptWith } from "./support/receipts.ts"
+} from "../../src/SandboxError.ts"
+import { runCli, startCli } from "../support/runCli.ts"
+import { receipt as receiptWith } from "../support/receipts.ts"
 
 const scratch = mkdtempSync(join(tmpdir(), "exec-sandbox-cli-"))
 afterAll(() => rmSync(scratch, { recursive: true, force: true }))
@@ -383,7 +383,7 @@ describe.concurrent("the command line", { timeout: 30_000 }, () => {
   it("--version prints name and version, and loads nothing of Effect", async () => {
     const coverage = join(scratch, "coverage")
     const done = await runCli(["--version"], { env: { NODE_V8_COVERAGE: coverage } })
-    const { version } = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8"))
+    const { version } = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8"))
     assert.deepStrictEqual([done.code, done.stdout, done.stderr], [0, `exec-sandbox ${version}\n`, ""])
     const loaded = readdirSync(coverage)
       .map((name) => readFileSync(join(coverage, name), "utf8"))
