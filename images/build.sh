@@ -1,5 +1,5 @@
 #!/bin/bash
-# The parts of an image that need Debian's tools and file ownership. Driven by src/internal/ImageBuild.ts, which says what
+# The parts of an image that need Debian's tools and file ownership. Driven by src/image/Build.ts, which says what
 # each variable holds; runs as root or under fakeroot, and never touches anything outside OUT.
 #
 #   build.sh base     ARCH SUITE HOST_ARCH PACKAGES NODE_DIR OUT   → OUT/base.tar  OUT/linux.deb  OUT/packages.tsv

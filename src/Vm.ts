@@ -104,7 +104,7 @@ export interface Vm {
   readonly parts: Parts | undefined
 }
 
-/** What a running clone is made of, for who copies it; see `internal/Capture`. */
+/** What a running clone is made of, for who copies it; see `vm/Capture`. */
 export interface Parts {
   readonly shape: Shape
   readonly machine: Machine.Machine
