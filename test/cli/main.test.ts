@@ -233,7 +233,7 @@ describe("ending", () => {
     assert.strictEqual(code, 125)
     assert.match(
       lineOf(why ?? ""),
-      /^exec-sandbox: internal error: TypeError: x is not a function at .*cli\.test\.ts.*\n$/
+      /^exec-sandbox: internal error: TypeError: x is not a function at .*main\.test\.ts.*\n$/
     )
     assert.deepStrictEqual(endingOfDefect("odd"), { code: 125, why: "internal error: odd; please report it" })
   })
