@@ -9,7 +9,7 @@
  * @since 0.1.0
  */
 import * as Schema from "effect/Schema"
-import { FileType } from "./guest/FileProtocol.ts"
+import { FileType } from "./Files.ts"
 
 const Count = Schema.Int.check(Schema.isGreaterThanOrEqualTo(0))
 
@@ -33,6 +33,19 @@ export const Options = Schema.Struct({
  * @category options
  */
 export type Options = typeof Options.Type
+
+/**
+ * Whether an execution reports its changes: `true`, or options.
+ *
+ * @since 0.1.0
+ * @category options
+ */
+export const Asked = Schema.Union([Schema.Boolean, Options])
+/**
+ * @since 0.1.0
+ * @category options
+ */
+export type Asked = typeof Asked.Type
 
 /**
  * A moment of a session, made by its `mark`. A session keeps its last 16 marks, fewer when very much has changed.

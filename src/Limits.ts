@@ -67,3 +67,14 @@ export const defaults: Required<Limits> = {
   fileSizeMiB: wholeDisk,
   diskMiB: wholeDisk
 }
+
+/**
+ * All limits: those given, else those of `base`.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const resolve = (given: Limits = {}, base: Required<Limits> = defaults): Required<Limits> => ({
+  ...base,
+  ...given
+})

@@ -25,7 +25,7 @@ import * as Limits from "./Limits.ts"
 import { type PackageError, type Packages, parsed } from "./Packages.ts"
 import type { SandboxError } from "./SandboxError.ts"
 import * as Telemetry from "./Telemetry.ts"
-import { machineMemoryMiB, type Placed, Template } from "./Template.ts"
+import { machineMemoryMiB, type ReservedClone, Template } from "./Template.ts"
 
 const count = (minimum: number, maximum: number) =>
   Schema.Int.check(Schema.isBetween({ minimum, maximum }, { expected: `a whole number from ${minimum} to ${maximum}` }))
@@ -117,7 +117,7 @@ export class Pool extends Context.Service<
      */
     readonly clone: <A>(
       memoryMiB: number,
-      handover: (clone: Placed) => Effect.Effect<A, SandboxError>,
+      handover: (clone: ReservedClone) => Effect.Effect<A, SandboxError>,
       packages?: Packages
     ) => Effect.Effect<A, SandboxError | PackageError, Scope.Scope>
     /** Changes how many clones every pool keeps ready. */
@@ -149,7 +149,7 @@ export class Pool extends Context.Service<
         return { ...clone, place }
       })
 
-      const pools = new Map<number, PoolActor.PoolActor<Placed>>()
+      const pools = new Map<number, PoolActor.PoolActor<ReservedClone>>()
       if (size > 0) {
         for (const limitMiB of memoryMiB) {
           const machine = machineMemoryMiB(limitMiB)
@@ -171,7 +171,7 @@ export class Pool extends Context.Service<
       }
 
       /** A clone of the template as it is now; others are destroyed. */
-      const claim = Effect.fn("Pool.claim")(function* (pool: PoolActor.PoolActor<Placed>) {
+      const claim = Effect.fn("Pool.claim")(function* (pool: PoolActor.PoolActor<ReservedClone>) {
         for (;;) {
           const answer = yield* pool.claim
           const stale = answer._tag === "Given" ? answer.clone.stale() : undefined
@@ -187,7 +187,7 @@ export class Pool extends Context.Service<
 
       const clone = Effect.fn("Pool.clone")(function* <A>(
         limitMiB: number,
-        handover: (clone: Placed) => Effect.Effect<A, SandboxError>,
+        handover: (clone: ReservedClone) => Effect.Effect<A, SandboxError>,
         packages: Packages = {}
       ): Effect.fn.Return<A, SandboxError | PackageError, Scope.Scope> {
         yield* Observe.annotate({ memory_mib: machineMemoryMiB(limitMiB) })

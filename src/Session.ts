@@ -4,38 +4,21 @@
  *
  * @since 0.1.0
  */
-import * as Arr from "effect/Array"
-import * as Clock from "effect/Clock"
-import * as Effect from "effect/Effect"
-import * as Queue from "effect/Queue"
+import type * as Effect from "effect/Effect"
 import type { HttpClient } from "effect/http/HttpClient"
 import type * as Result from "effect/Result"
-import * as Scope from "effect/Scope"
-import * as Stream from "effect/Stream"
+import type * as Scope from "effect/Scope"
+import type * as Stream from "effect/Stream"
 import type { Changes, Mark } from "./Changes.ts"
-import * as Egress from "./egress/Egress.ts"
-import * as Execution from "./Execution.ts"
+import type { Options as ReportOptions } from "./changes/Marks.ts"
+import type * as Execution from "./Execution.ts"
 import type { Files } from "./Files.ts"
-import { Sub } from "./guest/Frame.ts"
-import type { ExecOpen } from "./guest/Protocol.ts"
-import * as Attempt from "./session/Attempt.ts"
-import { decodeInput } from "./internal/decodeInput.ts"
-import * as Guest from "./session/Guest.ts"
-import * as GuestFiles from "./files/make.ts"
-import * as Idle from "./session/Idle.ts"
-import * as Parking from "./session/Parking.ts"
-import * as SessionChanges from "./changes/Marks.ts"
-import * as SessionNetwork from "./session/Network.ts"
-import * as SessionPorts from "./ports/Expose.ts"
-import type { Limits } from "./Limits.ts"
-import * as NetworkPolicy from "./NetworkPolicy.ts"
+import type * as NetworkPolicy from "./NetworkPolicy.ts"
 import type { Ports } from "./Ports.ts"
-import * as Process from "./Process.ts"
-import type { Publisher } from "./Receipts.ts"
-import type { SessionOptions } from "./Sandbox.ts"
-import { fail, type SandboxError, SessionClosed, SnapshotFailed } from "./SandboxError.ts"
+import type * as Process from "./Process.ts"
+import type { SandboxError } from "./SandboxError.ts"
+import type { ForkOptions } from "./session/Options.ts"
 import type { Snapshot, SnapshotOptions } from "./Snapshot.ts"
-import type { Vm } from "./Vm.ts"
 
 /**
  * A caller's hold on one VM, for as long as its scope is open.
@@ -125,25 +108,8 @@ export interface Session {
    */
   readonly fork: (
     n: number,
-    options?: Omit<SessionOptions, "from">
+    options?: ForkOptions
   ) => Effect.Effect<ReadonlyArray<Result.Result<Session, SandboxError>>, SandboxError, Scope.Scope>
-}
-
-/** How copies of a session are made; `Sandbox` knows. */
-export interface Copying {
-  readonly snapshot: (source: CopySource, options: SnapshotOptions | undefined) => Effect.Effect<Snapshot, SandboxError>
-  readonly fork: (
-    source: CopySource,
-    n: number,
-    options: Omit<SessionOptions, "from"> | undefined
-  ) => ReturnType<Session["fork"]>
-}
-
-/** What is to be known of a session to copy it. */
-export interface CopySource {
-  readonly session: string
-  /** The languages that something was run in. */
-  readonly languages: ReadonlyArray<Execution.Language>
 }
 
 /**
@@ -164,190 +130,12 @@ export type LateOutput =
  * @since 0.1.0
  * @category options
  */
-export type ChangesOptions = SessionChanges.Options
-/** A session that nobody knows how to copy. */
-const cannotCopy = fail(
-  new SnapshotFailed({ snapshot: null, kind: "unsupported", problem: "this session cannot be captured" })
-)
-const uncopyable: Copying = {
-  snapshot: () => Effect.fail(cannotCopy),
-  fork: () => Effect.fail(cannotCopy)
-}
+export type ChangesOptions = ReportOptions
 
-/** How long a session may be idle, in ms, when nothing is said. */
+/**
+ * How long a session may be idle before it is closed, in ms, where `idleMs` is absent.
+ *
+ * @since 0.1.0
+ * @category constants
+ */
 export const defaultIdleMs = 300_000
-
-/** Executions whose numbers are remembered for their late output. */
-const maxRemembered = 4096
-
-const decodeRequest = decodeInput(Execution.Request, "request")
-
-/** Where a session's VM came from, for its receipts. */
-export type Origin = Attempt.Origin
-
-/** Makes a session over a VM that has been handed over. It is closed when the scope is, or when the VM is lost. */
-export const make = Effect.fnUntraced(function* (
-  machine: Vm,
-  origin: Origin,
-  limits: Required<Limits>,
-  receipts: Publisher,
-  idleMs: number = defaultIdleMs,
-  copying: Copying = uncopyable,
-  way?: Egress.Egress,
-  parking?: Parking.Parking
-): Effect.fn.Return<Session, never, Scope.Scope> {
-  const idle = yield* Idle.make(
-    idleMs,
-    () => {
-      holder.closed ??= `it was idle for ${idleMs} ms`
-    },
-    machine.destroy
-  )
-  const vm = Idle.watching(machine, idle)
-  const presence = parking ?? Parking.always
-  const egress = way ?? (yield* Egress.make(NetworkPolicy.none))
-  const holder = yield* Attempt.hold({ vm, origin, limits, receipts, egress, presence })
-  let outstandingMs = 0
-  /** From the channel's number of an execution to the receipt's, oldest first. */
-  const sequences = new Map<number, number>()
-  yield* Effect.addFinalizer(() =>
-    Effect.sync(() => {
-      holder.closed ??= "its scope has ended"
-    })
-  )
-
-  const over = Effect.suspend(() =>
-    Effect.fail(fail(new SessionClosed({ session: holder.id, problem: holder.closed ?? "it was closed" })))
-  )
-  const used = new Set<Execution.Language>()
-  /** Keeps the session from being closed for idleness, or parked, meanwhile. */
-  const copy = <A, R>(
-    effect: (source: CopySource) => Effect.Effect<A, SandboxError, R>
-  ): Effect.Effect<A, SandboxError, R> =>
-    Effect.acquireUseRelease(
-      Scope.make(),
-      (using) =>
-        holder.closed === undefined
-          ? Effect.andThen(
-              Scope.provide(Effect.andThen(idle.use, Parking.using(presence)), using),
-              Effect.suspend(() => effect({ session: holder.id, languages: [...used] }))
-            )
-          : over,
-      (using, exit) => Scope.close(using, exit)
-    )
-
-  const execute = Effect.fn("Session.exec")(function* (
-    input: Execution.Request,
-    emit: (event: Execution.Event) => Effect.Effect<void>,
-    keep: boolean
-  ): Effect.fn.Return<Execution.Result, Execution.Failure, Scope.Scope> {
-    const request = yield* decodeRequest(input)
-    const code = Buffer.from(request.code)
-    const stdin = request.stdin === undefined ? new Uint8Array() : Buffer.from(request.stdin as string)
-    const attempt = yield* Attempt.begin(holder, {
-      language: request.language,
-      argv: null,
-      code,
-      limits: request.limits ?? {},
-      changes: request.changes
-    })
-    if (!origin.languages.includes(request.language)) {
-      const { languages } = origin
-      return yield* attempt.unsupported({ kind: "language", name: request.language, available: languages })
-    }
-    used.add(request.language)
-    const open: ExecOpen = {
-      method: "exec",
-      language: request.language,
-      codeBytes: code.length,
-      stdinBytes: stdin.length,
-      env: request.env,
-      cwd: request.cwd,
-      timeoutMs: attempt.timeMs ?? undefined,
-      memoryBytes: attempt.ownMemoryBytes ?? undefined,
-      processes: attempt.ownProcesses ?? undefined,
-      fileSizeBytes: attempt.ownFileSizeBytes ?? undefined,
-      outputBytes: attempt.outputBytes,
-      outputFail: attempt.outputFails || undefined,
-      keep: (keep && !attempt.outputFails) || undefined,
-      changes: attempt.changes ?? undefined
-    }
-    const inputs = [
-      { sub: Sub.code, bytes: code },
-      { sub: Sub.stdin, bytes: stdin }
-    ]
-    const stream = yield* vm
-      .open(open, stdin.length === 0 ? inputs.slice(0, 1) : inputs)
-      .pipe(Effect.catch((error) => attempt.lost(error, false)))
-    attempt.prepare()
-    sequences.set(stream.id, attempt.sequence)
-    if (sequences.size > maxRemembered) for (const oldest of sequences.keys()) if (sequences.delete(oldest)) break
-    // Executions may have to wait for all before them.
-    const patience = (attempt.timeMs ?? 0) + Attempt.graceMs
-    outstandingMs += patience
-    yield* Effect.addFinalizer(() =>
-      Effect.sync(() => {
-        outstandingMs -= patience
-      })
-    )
-    const last = yield* Attempt.follow(attempt, stream, emit, (yield* Clock.currentTimeMillis) + outstandingMs)
-    // The agent could not make the interpreter ready or different: this VM must not be used any more.
-    // One that died while the code was on its way has a successor.
-    if (last === undefined || "code" in last) return yield* attempt.refused(last, last?.code !== "lost")
-    const result = yield* attempt.conclude(Execution.classify(last), last)
-    yield* emit({ _tag: "Done", result })
-    return result
-  }, Effect.scoped)
-
-  const guest = Guest.make(vm, {
-    id: holder.id,
-    closed: () => holder.closed,
-    close: (problem) => {
-      holder.closed ??= problem
-    },
-    presence
-  })
-  const { http, ports } = yield* SessionPorts.make(guest, holder.ports, machine.failure)
-
-  return {
-    id: holder.id,
-    spawn: (command, options) => Process.spawn(holder, command, options),
-    run: (command, options) => Process.run(holder, command, options),
-    exec: (request) => execute(request, () => Effect.void, true),
-    files: GuestFiles.make(guest),
-    ...SessionChanges.make(guest, holder.id),
-    ports,
-    http,
-    network: SessionNetwork.make(holder),
-    close: Effect.suspend(() => {
-      holder.closed ??= "it was closed"
-      return machine.destroy
-    }),
-    park: Effect.suspend(() => (holder.closed === undefined ? (parking?.park ?? Effect.succeed(false)) : over)),
-    snapshot: (options) => copy((source) => copying.snapshot(source, options)),
-    fork: (n, options) => copy((source) => copying.fork(source, n, options)),
-    output: Stream.fromPull(
-      Effect.succeed(
-        Effect.map(vm.lateOutput, (pieces) =>
-          Arr.map(pieces, (piece): LateOutput => {
-            if (piece._tag === "Dropped") return piece
-            return { _tag: piece._tag, sequence: sequences.get(piece.stream) ?? null, bytes: piece.bytes }
-          })
-        )
-      )
-    ),
-    stream: (request) =>
-      Stream.callback<Execution.Event, Execution.Failure>(
-        (queue) =>
-          execute(
-            request,
-            (event) => Effect.asVoid(holder.deadlines.standStill(Queue.offer(queue, event))),
-            false
-          ).pipe(
-            Effect.andThen(Queue.end(queue)),
-            Effect.catchCause((cause) => Queue.failCause(queue, cause))
-          ),
-        { bufferSize: 16, strategy: "suspend" }
-      )
-  }
-})

@@ -27,11 +27,9 @@ import { capture } from "./vm/Capture.ts"
 import { hashSparse } from "./internal/hashFile.ts"
 import { withLock } from "./internal/Lock.ts"
 import * as Park from "./vm/Park.ts"
-import type { Keeper } from "./session/Parking.ts"
 import * as TemplateStore from "./vm/MachineStore.ts"
 import { fail, SandboxError, SnapshotFailed } from "./SandboxError.ts"
-import type { Session } from "./Session.ts"
-import { machineKey, makeOverlay, type Placed, protectMemory } from "./Template.ts"
+import { machineKey, makeOverlay, type ReservedClone, protectMemory } from "./Template.ts"
 import * as Vm from "./Vm.ts"
 
 /**
@@ -142,14 +140,14 @@ export interface Source {
 }
 
 /** Something captured that clones can be made of. */
-export interface Held {
+export interface CloneSource {
   /** The snapshot, or the session that was forked. */
   readonly from: string
   readonly snapshot: string | null
   readonly limitMiB: number
   readonly languages: ReadonlyArray<Language>
   /** A clone, admitted by `Capacity`, that waits to be handed over and lives as long as the scope. */
-  readonly clone: Effect.Effect<Placed, SandboxError, Scope.Scope>
+  readonly clone: Effect.Effect<ReservedClone, SandboxError, Scope.Scope>
 }
 
 const failed = (
@@ -213,11 +211,11 @@ export class Snapshots extends Context.Service<
      */
     readonly take: (source: Source, options: SnapshotOptions) => Effect.Effect<Snapshot, SandboxError>
     /** The same for the time of the scope and for nobody else: nothing of it is listed, hashed or kept. */
-    readonly hold: (source: Source) => Effect.Effect<Held, SandboxError, Scope.Scope>
+    readonly hold: (source: Source) => Effect.Effect<CloneSource, SandboxError, Scope.Scope>
     /** A stored snapshot by its name or id, if its files are as they were stored and this host can run it. */
-    readonly find: (from: string) => Effect.Effect<Held, SandboxError>
+    readonly find: (from: string) => Effect.Effect<CloneSource, SandboxError>
     /** Parks sessions. */
-    readonly keeper: Keeper
+    readonly parker: Park.Parker
     /** All snapshots, the newest first. */
     readonly list: Effect.Effect<ReadonlyArray<Snapshot>>
     /** Removes a snapshot by its name or id. Sessions that were started from it run on. */
@@ -233,7 +231,7 @@ export class Snapshots extends Context.Service<
       take: () => unsupported,
       hold: () => unsupported,
       find: () => unsupported,
-      keeper: { prepare: () => unsupported },
+      parker: { prepare: () => unsupported },
       list: Effect.succeed([]),
       remove: () => unsupported,
       verify: () => unsupported
@@ -260,7 +258,7 @@ export class Snapshots extends Context.Service<
       let parked = 0
       /** Bytes of all that is kept: by everybody, and parked by this process. */
       const kept = (): number => list().reduce((sum, it) => sum + it.bytes, parked)
-      const keeper = Park.make({
+      const parker = Park.make({
         capacity,
         directory,
         runDirectory: host.runDirectory,
@@ -365,7 +363,7 @@ export class Snapshots extends Context.Service<
 
       const clone = Effect.fn("Snapshot.clone")(function* (
         saved: Saved
-      ): Effect.fn.Return<Placed, SandboxError, Scope.Scope> {
+      ): Effect.fn.Return<ReservedClone, SandboxError, Scope.Scope> {
         const { files, from, image, machine, shape } = saved
         const place = yield* capacity.reserve({ memoryMiB: shape.memoryMiB })
         const vm = yield* Vm.restore(shape, files).pipe(
@@ -389,14 +387,14 @@ export class Snapshots extends Context.Service<
 
       const hold = Effect.fn("Snapshot.hold")(function* (
         source: Source
-      ): Effect.fn.Return<Held, SandboxError, Scope.Scope> {
+      ): Effect.fn.Return<CloneSource, SandboxError, Scope.Scope> {
         const { files, shape } = yield* captured(source, null)
         const { image, languages, limitMiB, machine, parent, session } = source
         const saved = { shape, files, image, machine, from: session }
         return { from: session, snapshot: parent, limitMiB, languages, clone: clone(saved) }
       })
 
-      const find = Effect.fn("Snapshot.find")(function* (from: string): Effect.fn.Return<Held, SandboxError> {
+      const find = Effect.fn("Snapshot.find")(function* (from: string): Effect.fn.Return<CloneSource, SandboxError> {
         const { id, image } = yield* byName(from)
         const stored = store.list().find((it) => it.key === id)
         const details = stored === undefined ? Option.none() : decodeDetails(stored.details)
@@ -423,7 +421,7 @@ export class Snapshots extends Context.Service<
         take,
         hold,
         find,
-        keeper,
+        parker,
         list: Effect.sync(list),
         remove: Effect.fn("Snapshot.remove")(function* (from) {
           const snapshot = yield* byName(from).pipe(
@@ -445,21 +443,34 @@ export class Snapshots extends Context.Service<
 }
 
 /**
- * The child that won a race: its session, its place among the attempts (from 0), and what it gave.
+ * A session as `race` and `promote` need it.
  *
  * @since 0.1.0
  * @category models
  */
-export interface Winner<A> {
+export interface Forkable<Self> {
+  readonly fork: (
+    n: number
+  ) => Effect.Effect<ReadonlyArray<Result.Result<Self, SandboxError>>, SandboxError, Scope.Scope>
+  readonly close: Effect.Effect<void>
+}
+
+/**
+ * The child that won a race: its session, its place among the attempts (from 0), and its value.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Winner<A, Session> {
   readonly session: Session
   readonly index: number
   readonly value: A
 }
 
 /**
- * Forks a session once for each attempt, lets all attempts go at once, each in a child of its own, and gives the first whose
- * value satisfies the predicate (any value when there is none). The others are interrupted and their VMs destroyed by then;
- * the winner lives as long as the scope. The session itself runs on; see `promote`.
+ * Forks a session once for each attempt, runs all attempts at once, each in a child of its own, and gives the first whose
+ * value satisfies the predicate (any value when there is none). The other attempts are interrupted and their VMs destroyed by
+ * then; the winner lives as long as the scope. The session itself runs on; see `promote`.
  *
  * `None` when all ended and none satisfied; when all failed, the first one's error. At most 100 attempts.
  *
@@ -471,16 +482,18 @@ export interface Winner<A> {
  * @since 0.1.0
  * @category combinators
  */
-export const race = Effect.fn("Snapshot.race")(function* <A, E, R>(
-  session: Session,
-  attempts: ReadonlyArray<(child: Session) => Effect.Effect<A, E, R>>,
+export const race = Effect.fn("Snapshot.race")(function* <S extends Forkable<S>, A, E, R>(
+  session: S,
+  attempts: ReadonlyArray<(child: S) => Effect.Effect<A, E, R>>,
   satisfies: (value: A) => boolean = () => true
-): Effect.fn.Return<Option.Option<Winner<A>>, E | SandboxError, R | Scope.Scope> {
+): Effect.fn.Return<Option.Option<Winner<A, S>>, E | SandboxError, R | Scope.Scope> {
   const children = yield* session.fork(attempts.length)
   const errors: Array<E | SandboxError> = []
   const contenders = attempts.map((attempt, index) =>
     Effect.fromResult(children[index] ?? Result.fail(failed(null, "capture", "a child is missing"))).pipe(
-      Effect.flatMap((child) => Effect.map(attempt(child), (value): Winner<A> => ({ session: child, index, value }))),
+      Effect.flatMap((child) =>
+        Effect.map(attempt(child), (value): Winner<A, S> => ({ session: child, index, value }))
+      ),
       Effect.tapError((error) => Effect.sync(() => errors.push(error))),
       Effect.filterOrFail(
         ({ value }) => satisfies(value),
@@ -488,7 +501,7 @@ export const race = Effect.fn("Snapshot.race")(function* <A, E, R>(
       )
     )
   )
-  let winner: Winner<A> | undefined
+  let winner: Winner<A, S> | undefined
   const losers = Effect.suspend(() =>
     Effect.forEach(
       children.filter(Result.isSuccess).filter((it) => it.success !== winner?.session),
@@ -507,13 +520,14 @@ export const race = Effect.fn("Snapshot.race")(function* <A, E, R>(
 })
 
 /**
- * Puts a child in its parent's place: the parent is closed, its VM destroyed and its room on the host given back; the child
- * goes on, and is the answer.
+ * Puts a child in its parent's place: closes the parent, destroys its VM and gives back its room on the host. The child runs
+ * on, and is the answer.
  *
  * @since 0.1.0
  * @category combinators
  */
-export const promote = (parent: Session, child: Session): Effect.Effect<Session> => Effect.as(parent.close, child)
+export const promote = <S extends Pick<Forkable<S>, "close">>(parent: S, child: S): Effect.Effect<S> =>
+  Effect.as(parent.close, child)
 
 /**
  * The snapshots of this host's cache directory, with everything they need: to list, verify and remove them.

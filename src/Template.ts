@@ -19,7 +19,7 @@ import * as os from "node:os"
 import * as path from "node:path"
 import { promisify } from "node:util"
 import type { Reservation } from "./Capacity.ts"
-import { portName } from "./guest/Protocol.ts"
+import { portName } from "./guest/Hello.ts"
 import { Host } from "./Host.ts"
 import { Image } from "./Image.ts"
 import { withLock } from "./internal/Lock.ts"
@@ -47,7 +47,7 @@ import * as Vm from "./Vm.ts"
 export type Entry = TemplateStore.Stored
 
 /** A clone with its place on the host. */
-export interface Placed extends Clone {
+export interface ReservedClone extends Clone {
   readonly place: Reservation
 }
 

@@ -17,7 +17,9 @@ import * as net from "node:net"
 import * as path from "node:path"
 import { pipeline } from "node:stream"
 import * as Channel from "./guest/Channel.ts"
-import { type GuestHello, type Hello, type NetworkGrant, portName, protocol } from "./guest/Protocol.ts"
+import * as Agent from "./guest/Agent.ts"
+import { type GuestHello, type Hello, type NetworkGrant, portName, protocol } from "./guest/Hello.ts"
+import { type Method, seal as sealMethod } from "./guest/Methods.ts"
 import type { Host, Qemu } from "./Host.ts"
 import { diskShare } from "./vm/diskShare.ts"
 import * as Observe from "./internal/Observe.ts"
@@ -80,8 +82,8 @@ export interface Identity {
 export interface Vm {
   readonly pid: number
   readonly isolation: Isolation
-  /** Opens a stream to the agent; see `guest/Channel`. */
-  readonly open: (message: object, inputs: ReadonlyArray<Channel.Input>) => Effect.Effect<VmStream, VmLost, Scope.Scope>
+  /** Makes a request to the agent; see `guest/Agent`. */
+  readonly open: Agent.Open<VmLost>
   /** Gives the guest its clock, entropy, identity and settings, and fails unless it acknowledges every one. */
   readonly handover: (identity: Identity, purpose?: Hello["purpose"]) => Effect.Effect<GuestHello, SandboxError>
   /** Stops the machine's time: it takes no CPU, and its guest notices nothing, until `resume`. */
@@ -121,18 +123,8 @@ export interface Parts {
 /** Of it, what stays when its process is gone. */
 export type Kept = Pick<Parts, "shape" | "overlay" | "disk" | "ram" | "state">
 
-/** One stream of the channel to a VM's guest; see `guest/Channel`. */
-export interface VmStream {
-  /** Its number, by which late output names it. */
-  readonly id: number
-  /** The next events, at least one, in order. `Cause.Done` after the last. */
-  readonly takeAll: Effect.Effect<ReadonlyArray<Channel.Event>, VmLost | Cause.Done>
-  /** The same without granting credit; see `guest/Channel`. */
-  readonly take: Effect.Effect<ReadonlyArray<Channel.Event>, VmLost | Cause.Done>
-  readonly consumed: (bytes: number) => void
-  readonly write: (sub: number, bytes: Uint8Array, end: boolean) => Effect.Effect<boolean>
-  readonly note: (event: object) => Effect.Effect<void>
-}
+/** A request to a VM's agent that is under way. */
+export type VmStream<M extends Method> = Agent.Stream<M, VmLost>
 
 /** A booted machine with warm interpreters, which can be sealed. */
 export interface Booted extends Vm {
@@ -322,15 +314,7 @@ const join = Effect.fnUntraced(function* (
     connected: channel.connected,
     silence: channel.silence,
     greeting: channel.greeting.pipe(Effect.catch(explain)),
-    open: (message, inputs) =>
-      channel.open(message, inputs).pipe(
-        Effect.catch(explain),
-        Effect.map((stream): VmStream => ({
-          ...stream,
-          take: Effect.catchTag(stream.take, ["ChannelLost", "ChannelViolation"], explain),
-          takeAll: Effect.catchTag(stream.takeAll, ["ChannelLost", "ChannelViolation"], explain)
-        }))
-      ),
+    open: Agent.over(channel, explain),
     handover: (identity, purpose = "session") =>
       handover(machine, channel, identity, purpose).pipe(
         Observe.timed(Telemetry.handoverDuration),
@@ -519,10 +503,7 @@ const seal = Effect.fn("Vm.seal")(function* (
 ): Effect.fn.Return<void, SandboxError> {
   const failed = bootFailed("seal", machine)
   yield* Effect.gen(function* () {
-    const settled = yield* vm.open({ method: "seal" }, [])
-    const events = yield* Effect.catchIf(settled.takeAll, Cause.isDone, () => Effect.succeed([]))
-    if (events.at(-1)?._tag !== "End")
-      return yield* new VmLost({ problem: "the agent did not settle", violation: false })
+    yield* Agent.call(vm.open, sealMethod, {})
     yield* saveState(machine, state, socketDirectory, shape.launcher.uid)
   }).pipe(Effect.scoped, Effect.mapError(failed), bounded(sealBound, "seal", machine))
 })

@@ -1,9 +1,10 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import { classify, type Outcome, Request, stopReason } from "../src/Execution.ts"
-import type { Evidence } from "../src/guest/Protocol.ts"
+import { Request } from "../src/Execution.ts"
+import type { Evidence } from "../src/guest/Evidence.ts"
 import { decodeInput } from "../src/internal/decodeInput.ts"
 import type { SandboxError } from "../src/SandboxError.ts"
+import { classify, type Outcome, stopReason } from "../src/session/Outcome.ts"
 
 const nothing: Evidence = {
   exitCode: 0,

@@ -10,10 +10,16 @@ import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
 import { fileURLToPath } from "node:url"
+import * as Egress from "../src/egress/Egress.ts"
 import { defaults } from "../src/Limits.ts"
+import { none } from "../src/NetworkPolicy.ts"
 import { Receipts } from "../src/Receipts.ts"
-import type { SandboxError } from "../src/SandboxError.ts"
-import * as Session from "../src/Session.ts"
+import { fail, type SandboxError, SnapshotFailed } from "../src/SandboxError.ts"
+import type * as Session from "../src/Session.ts"
+import type { Origin } from "../src/session/Context.ts"
+import { make as makeSession } from "../src/session/make.ts"
+import * as Parking from "../src/session/Parking.ts"
+import * as Usage from "../src/session/Usage.ts"
 import * as Vm from "../src/Vm.ts"
 import { isAlive } from "./support/processes.ts"
 
@@ -76,7 +82,7 @@ const gone = (pid: number) =>
     TestClock.withLive
   )
 
-const origin: Session.Origin = {
+const origin: Origin = {
   image: "i",
   template: "t",
   startPath: { kind: "restore", missed: [] },
@@ -86,12 +92,34 @@ const origin: Session.Origin = {
 }
 const identity: Vm.Identity = { hostname: "h", env: {}, limits: defaults, network: null }
 
+const uncopyable = Effect.fail(
+  fail(new SnapshotFailed({ snapshot: null, kind: "unsupported", problem: "not a real machine" }))
+)
+
 const start = (mode: string, idleMs?: number) =>
   Effect.gen(function* () {
     const it = yield* fake(mode)
     const vm = yield* Vm.restore(it.shape, it.template)
     yield* vm.handover(identity)
-    return { ...it, vm, session: yield* Session.make(vm, origin, defaults, yield* Receipts, idleMs) }
+    const usage = yield* Usage.make
+    const egress = yield* Egress.make(none)
+    const parking = yield* Parking.make(
+      { vm, leave: Effect.void },
+      { parker: { prepare: () => uncopyable }, usage, afterMs: undefined, accept: egress.accept }
+    )
+    const copies = { snapshot: () => uncopyable, fork: () => uncopyable }
+    const receipts = yield* Receipts
+    const { session } = yield* makeSession({
+      parking,
+      usage,
+      origin,
+      limits: defaults,
+      egress,
+      receipts,
+      idleMs,
+      copies
+    })
+    return { ...it, vm, session }
   })
 
 const reasonOf = (error: unknown): SandboxError["reason"] => {

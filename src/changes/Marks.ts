@@ -1,60 +1,50 @@
 /** Marks of a session, and which files have changed since one. */
-import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
-import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
-import type * as Scope from "effect/Scope"
 import { type Changes, Mark, Options as ReportOptions } from "../Changes.ts"
-import { ChangesEnd, MarkEnd } from "../guest/ChangeProtocol.ts"
-import { Sub } from "../guest/Frame.ts"
-import { fail, InvalidInput, NotStarted, type SandboxError } from "../SandboxError.ts"
-import * as ChangeReport from "./Report.ts"
+import * as Agent from "../guest/Agent.ts"
+import { changesMark, changesRead, type End, type Method, type Request } from "../guest/Methods.ts"
 import { decodeInput } from "../internal/decodeInput.ts"
-import type { Guest } from "../files/Client.ts"
+import { fail, InvalidInput, NotStarted, type SandboxError } from "../SandboxError.ts"
+import type { Guest } from "../session/Guest.ts"
+import * as ChangeReport from "./Report.ts"
 
 const Options = Schema.Struct({ ...ReportOptions.fields, since: Schema.optionalKey(Mark) })
 export type Options = typeof Options.Type
 
-const decodeCounts = Schema.decodeUnknownOption(ChangesEnd)
-const decodeMark = Schema.decodeUnknownOption(MarkEnd)
 const decodeOptions = decodeInput(Options, "options")
 
 /** Marks and reports over a session's guest. */
 export const make = (guest: Guest, session: string) => {
-  /** One question to the guest, and its END; what comes before that goes to `onData`. */
-  const ask = Effect.fnUntraced(function* (
-    message: object,
+  /** One question to the guest, and its END; the bytes before it go to `onData`. */
+  const ask = <M extends Method>(
+    method: M,
+    request: Request<M>,
     onData: (bytes: Uint8Array) => boolean
-  ): Effect.fn.Return<unknown, SandboxError, Scope.Scope> {
-    const stream = yield* guest.open(message)
-    for (;;) {
-      const events = yield* Effect.catchIf(stream.takeAll, Cause.isDone, () => Effect.succeed([])).pipe(
-        Effect.catch(guest.lost)
-      )
-      if (events.length === 0) return yield* guest.violated("an answer about changes without an end")
-      for (const event of events) {
-        if (event._tag === "Data" && (event.sub !== Sub.file || !onData(event.bytes))) {
-          return yield* guest.violated("a report of changed files that is not understood")
-        }
-        if (event._tag === "Reset") {
-          return yield* fail(
-            event.code === "invalid"
-              ? new InvalidInput({ field: "since", problem: event.message, expected: "one of the last marks" })
-              : new NotStarted({ problem: event.message })
+  ): Effect.Effect<End<M>, SandboxError> =>
+    guest.open(method, request).pipe(
+      Effect.flatMap((stream) =>
+        Agent.follow(stream, (it) =>
+          it._tag === "Note" || onData(it.bytes)
+            ? Effect.void
+            : guest.violated("a report of changed files that is not understood")
+        )
+      ),
+      Effect.scoped,
+      Effect.catchTags({
+        ChannelViolation: (error) => guest.violated(error.problem),
+        Refused: ({ code, problem }) => {
+          if (code === null) return guest.violated(problem)
+          return Effect.fail(
+            fail(
+              code === "invalid"
+                ? new InvalidInput({ field: "since", problem, expected: "one of the last marks" })
+                : new NotStarted({ problem })
+            )
           )
         }
-        if (event._tag === "End") return event.value
-      }
-    }
-  }, Effect.scoped)
-
-  /** The answer as it must be. */
-  const decoded = <A>(decode: (value: unknown) => Option.Option<A>, value: unknown): Effect.Effect<A, SandboxError> => {
-    const answer = decode(value)
-    return Option.isSome(answer)
-      ? Effect.succeed(answer.value)
-      : guest.violated("an answer about changes that is not understood")
-  }
+      })
+    )
 
   const changes = Effect.fn("Session.changes")(function* (
     given: Options = {}
@@ -65,17 +55,16 @@ export const make = (guest: Guest, session: string) => {
         new InvalidInput({ field: "since", problem: `a mark of ${since.session}`, expected: `a mark of ${session}` })
       )
     }
-    const asked = ChangeReport.openOf(options) ?? { patches: true, maxFiles: 0 }
+    const asked = ChangeReport.asked(options) ?? { patches: true, maxFiles: 0 }
     const report = ChangeReport.make(asked)
-    const end = yield* ask({ method: "changes.read", since: since?.id ?? 0, ...asked }, report.push)
-    return yield* report.finish(yield* decoded(decodeCounts, end))
+    return yield* report.finish(yield* ask(changesRead, { since: since?.id ?? 0, ...asked }, report.push))
   })
 
   return {
     changes,
-    mark: Effect.gen(function* () {
-      const end = yield* ask({ method: "changes.mark" }, () => false)
-      return new Mark({ session, id: (yield* decoded(decodeMark, end)).mark })
-    }).pipe(Effect.withSpan("Session.mark"))
+    mark: ask(changesMark, {}, () => false).pipe(
+      Effect.map(({ mark }) => new Mark({ session, id: mark })),
+      Effect.withSpan("Session.mark")
+    )
   }
 }

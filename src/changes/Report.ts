@@ -5,18 +5,16 @@ import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
-import { type Change, Changes, type FileState, Options } from "../Changes.ts"
-import { ChangeLine, type ChangesEnd, type ChangesOpen, maxTexts } from "../guest/ChangeProtocol.ts"
+import { type Asked, type Change, Changes, type FileState } from "../Changes.ts"
+import type { ChangeCounts } from "../guest/Evidence.ts"
+import { ChangeLine, type ChangesAsked, maxTexts } from "../guest/Methods.ts"
 import * as Lines from "../internal/Lines.ts"
 import * as Patch from "./Patch.ts"
 
-/** How a report of an execution is asked for: `true`, or with options. */
-export const Asked = Schema.Union([Schema.Boolean, Options])
-
-/** What is asked for, with what was not said; `null` when nothing is. */
-export const openOf = (asked: typeof Asked.Type = false): ChangesOpen | null => {
-  if (asked === false) return null
-  const { maxFiles = 1000, patches = true } = asked === true ? {} : asked
+/** What the guest is asked for, with the defaults; `undefined` when no report is. */
+export const asked = (given: Asked = false): ChangesAsked | undefined => {
+  if (given === false) return undefined
+  const { maxFiles = 1000, patches = true } = given === true ? {} : given
   return { patches, maxFiles }
 }
 
@@ -31,7 +29,7 @@ export interface ChangeReport {
   /** Takes the next bytes; `false` when no agent of ours would send them. */
   readonly push: (bytes: Uint8Array) => boolean
   /** All that came, with the counts that came last. */
-  readonly finish: (counts: ChangesEnd) => Effect.Effect<Changes>
+  readonly finish: (counts: ChangeCounts) => Effect.Effect<Changes>
 }
 
 const decode = Schema.decodeUnknownOption(Schema.fromJsonString(ChangeLine))
@@ -63,7 +61,7 @@ const changeOf = (line: ChangeLine, patches: boolean, close: boolean): Change =>
 }
 
 /** An empty report. */
-export const make = (asked: ChangesOpen): ChangeReport => {
+export const make = (asked: ChangesAsked): ChangeReport => {
   const lines = Lines.make(maxLine)
   const found: Array<ChangeLine> = []
   let bytes = 0

@@ -31,7 +31,7 @@ import { hostText, parseHost, type Target } from "./Target.ts"
 /** The guest's end of a connection that it asks for; see `guest/Connections`. */
 export interface Asked extends Splice.Peer {
   readonly request: { readonly host: string; readonly port: number }
-  readonly note: (event: object) => void
+  readonly note: (event: { readonly event: "connected" | "refused"; readonly errno?: string }) => void
 }
 
 export interface Egress {
@@ -67,7 +67,7 @@ export const keep = (given: Secrets): Effect.Effect<Keeping> =>
 const nowhere: Registries = { indexes: [], env: {}, trusted: { env: {}, credentials: [] }, withheld: [] }
 const nothingKept: Keeping = { secrets: [], authority: undefined }
 
-/** See `NetworkGrant` of `guest/Protocol`. */
+/** See `NetworkGrant` of `guest/Hello`. */
 export interface Grant {
   readonly authorities: string
   readonly env: Readonly<Record<string, string>>

@@ -1,67 +1,64 @@
 /** The files of a session over its VM: requests to the agent, and what its answers mean. */
-import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as Files from "../Files.ts"
-import * as Wire from "../guest/FileProtocol.ts"
+import * as Agent from "../guest/Agent.ts"
 import { Sub } from "../guest/Frame.ts"
-import { fail, InvalidInput, type SandboxError } from "../SandboxError.ts"
-import type { VmLost, VmStream } from "../Vm.ts"
+import * as Methods from "../guest/Methods.ts"
+import { encodeName } from "../guest/Names.ts"
 import { decodeInput } from "../internal/decodeInput.ts"
 import * as FileName from "../internal/FileName.ts"
-import { ofGuest } from "./Reason.ts"
 import * as Lines from "../internal/Lines.ts"
+import { fail, InvalidInput } from "../SandboxError.ts"
+import type { Guest } from "../session/Guest.ts"
+import { ofGuest } from "./Reason.ts"
 
 type Operation = Files.FileError["operation"]
 
-/** What the session gives: streams while it is open, and what a lost VM means for it. */
-export interface Guest {
-  readonly open: (message: object) => Effect.Effect<VmStream, SandboxError, Scope.Scope>
-  readonly lost: (error: VmLost) => Effect.Effect<never, SandboxError>
-  /** The guest broke the protocol: ends the VM. */
-  readonly violated: (problem: string) => Effect.Effect<never, SandboxError>
-}
+type Codec = Methods.Method["end"]
+
+/** A method that answers with an END of its own, or says why it failed. */
+type FileMethod<Request extends Codec = Codec, Answer extends Codec = Codec> = Methods.Method<
+  Request,
+  Schema.Union<readonly [typeof Methods.FileFailed, Answer]>
+>
+type Answer<M extends FileMethod> = Exclude<Methods.End<M>, Methods.FileFailed>
 
 /** One request to the agent. */
-export interface Call {
+export interface Call<M extends FileMethod> {
   readonly operation: Operation
   readonly path: string
-  readonly method: string
-  readonly fields: object
+  readonly method: M
+  readonly fields: Omit<Methods.Request<M> & object, "path"> & { readonly user?: "user" | "root" | undefined }
 }
 
 /** Requests to the agent about files. */
 export interface Client {
   /** Opens a request. */
-  readonly open: (call: Call) => Effect.Effect<Answering, Files.FileFailure, Scope.Scope>
-  /** Makes a request and gives its END; what is sent before goes to `onData`. */
-  readonly call: <S extends Schema.Top & { readonly DecodingServices: never }>(
-    call: Call,
-    end: S,
+  readonly open: <M extends FileMethod>(call: Call<M>) => Effect.Effect<Answering<M>, Files.FileFailure, Scope.Scope>
+  /** Makes a request and gives its END; the bytes before it go to `onData`. */
+  readonly call: <M extends FileMethod>(
+    call: Call<M>,
     onData?: (bytes: Uint8Array) => Effect.Effect<void, Files.FileFailure>
-  ) => Effect.Effect<S["Type"], Files.FileFailure>
+  ) => Effect.Effect<Answer<M>, Files.FileFailure>
 }
 
 /** A request under way. */
-export interface Answering {
-  /** The next bytes, and END once it has come. */
-  readonly next: Effect.Effect<
-    { readonly data: Array<Uint8Array>; readonly end: Option.Option<unknown> },
-    Files.FileFailure
-  >
+export interface Answering<M extends FileMethod> {
+  /** Waits for END; the bytes before it go to `onData`. */
+  readonly follow: (
+    onData?: (bytes: Uint8Array) => Effect.Effect<void, Files.FileFailure>
+  ) => Effect.Effect<Answer<M>, Files.FileFailure>
+  /** The bytes before END, as a stream; END goes to `onEnd`. */
+  readonly bytes: (onEnd: (end: Answer<M>) => void) => Stream.Stream<Uint8Array, Files.FileFailure>
   /** Sends a content, then its end. */
   readonly send: <E, R>(content: Stream.Stream<Uint8Array, E, R>) => Effect.Effect<void, E | Files.FileFailure, R>
-  /** Decodes END. */
-  readonly result: <S extends Schema.Top & { readonly DecodingServices: never }>(
-    end: S,
-    value: unknown
-  ) => Effect.Effect<S["Type"], Files.FileFailure>
 }
 
-/** A path: not empty, without NUL, and one that bytes can have. Longer ones than Linux allows are the guest's to refuse. */
+/** A path: not empty, without NUL, and one that bytes can have. The guest refuses paths that are too long for Linux. */
 const Path = Schema.NonEmptyString.check(
   Schema.isMaxLength(16 * 1024),
   Schema.makeFilter((path: string) => !path.includes("\0"), { expected: "a path without NUL characters" }),
@@ -71,37 +68,40 @@ const Path = Schema.NonEmptyString.check(
 )
 export const decodePath = decodeInput(Path, "path")
 
-const decodeError = Schema.decodeUnknownOption(Wire.ErrorEnd)
+const isFailed = (end: object): end is Methods.FileFailed => "error" in end
 
 /** Requests over a session's guest. */
 export const makeClient = (guest: Guest): Client => {
-  const open = Effect.fnUntraced(function* (call: Call): Effect.fn.Return<Answering, Files.FileFailure, Scope.Scope> {
-    yield* decodePath(call.path)
-    const stream = yield* guest.open({ method: call.method, path: Wire.encodeName(call.path), ...call.fields })
-    const user = "user" in call.fields && call.fields.user === "root" ? "root" : "user"
-    const refused = (code: string, message: string) =>
-      code === "invalid" || code === "unsupported"
-        ? fail(new InvalidInput({ field: "request", problem: message, expected: "what the guest accepts" }))
-        : ofGuest(call.operation, call.path, user, { error: { code: "EIO" } })
-    const next = Effect.gen(function* () {
-      const events = yield* Effect.catchIf(stream.takeAll, Cause.isDone, () => Effect.succeed([])).pipe(
-        Effect.catch(guest.lost)
+  const open = Effect.fnUntraced(function* <M extends FileMethod>({
+    fields,
+    method,
+    operation,
+    path
+  }: Call<M>): Effect.fn.Return<Answering<M>, Files.FileFailure, Scope.Scope> {
+    yield* decodePath(path)
+    const stream = yield* guest.open(method, { ...fields, path: encodeName(path) } as Methods.Request<M>)
+    const { user = "user" } = fields
+    const refused = (error: Agent.NoEnd): Effect.Effect<never, Files.FileFailure> => {
+      if (error._tag === "ChannelViolation" || error.code === null) return guest.violated(error.problem)
+      return Effect.fail(
+        error.code === "invalid" || error.code === "unsupported"
+          ? fail(new InvalidInput({ field: "request", problem: error.problem, expected: "what the guest accepts" }))
+          : ofGuest(operation, path, user, { error: { code: "EIO" } })
       )
-      const data: Array<Uint8Array> = []
-      for (const event of events) {
-        if (event._tag === "Data") data.push(event.bytes)
-        else if (event._tag === "Reset") return yield* refused(event.code, event.message)
-        else if (event._tag === "End") {
-          const error = decodeError(event.value)
-          if (Option.isSome(error)) return yield* ofGuest(call.operation, call.path, user, error.value)
-          return { data, end: Option.some(event.value) }
-        }
-      }
-      if (events.length === 0) return yield* guest.violated("an answer without an end")
-      return { data, end: Option.none<unknown>() }
-    })
+    }
+    const answered = (end: Methods.End<M>): Effect.Effect<Answer<M>, Files.FileFailure> =>
+      isFailed(end as object)
+        ? Effect.fail(ofGuest(operation, path, user, end as Methods.FileFailed))
+        : Effect.succeed(end as Answer<M>)
     return {
-      next,
+      follow: (onData) =>
+        Agent.follow(stream, (it) =>
+          it._tag === "Data" && onData !== undefined ? onData(it.bytes) : Effect.void
+        ).pipe(Effect.catchTag(["Refused", "ChannelViolation"], refused), Effect.flatMap(answered)),
+      bytes: (onEnd) =>
+        Agent.bytes(stream, (end) => Effect.map(answered(end), onEnd)).pipe(
+          Stream.catchTag(["Refused", "ChannelViolation"], (error) => Stream.fromEffect(refused(error)))
+        ),
       send: (content) =>
         content.pipe(
           // A stream that has ended takes nothing more; its last event says why.
@@ -110,45 +110,22 @@ export const makeClient = (guest: Guest): Client => {
           ),
           Effect.andThen(stream.write(Sub.file, new Uint8Array(), true)),
           Effect.asVoid
-        ),
-      result: (end, value) =>
-        Schema.decodeUnknownEffect(end)(value).pipe(
-          Effect.catchTag("SchemaError", () => guest.violated(`an answer to ${call.method} that is not understood`))
         )
     }
   })
   return {
     open,
-    call: Effect.fnUntraced(function* (call, end, onData) {
-      const answer = yield* open(call)
-      for (;;) {
-        const got = yield* answer.next
-        if (onData !== undefined) for (const bytes of got.data) yield* onData(bytes)
-        if (Option.isSome(got.end)) return yield* answer.result(end, got.end.value)
-      }
-    }, Effect.scoped)
+    call: (call, onData) => Effect.scoped(Effect.flatMap(open(call), (answer) => answer.follow(onData)))
   }
 }
 
-/** Everything that is sent before END, as a stream; END goes to `onEnd`. */
-export const bytesOf = <S extends Schema.Top & { readonly DecodingServices: never }>(
+/** The bytes that come before END, as a stream; END goes to `onEnd`. */
+export const bytesOf = <M extends FileMethod>(
   client: Client,
-  call: Call,
-  end: S,
-  onEnd: (end: S["Type"]) => void = () => {}
+  call: Call<M>,
+  onEnd: (end: Answer<M>) => void = () => {}
 ): Stream.Stream<Uint8Array, Files.FileFailure> =>
-  Stream.unwrap(
-    Effect.map(client.open(call), (answer) =>
-      Stream.paginate(undefined, () =>
-        Effect.gen(function* () {
-          const got = yield* answer.next
-          if (Option.isNone(got.end)) return [got.data, Option.some(undefined)] as const
-          onEnd(yield* answer.result(end, got.end.value))
-          return [got.data, Option.none()] as const
-        })
-      )
-    )
-  )
+  Stream.unwrap(Effect.map(client.open(call), (answer) => answer.bytes(onEnd)))
 
 const options = {
   plain: decodeInput(Files.Options, "options"),
@@ -191,8 +168,7 @@ export const make = (guest: Guest, client: Client): Omit<Files.Files, "copyIn" |
     let length = 0
     const { bytes: sent, size } = yield* client.call(
       // One byte more than allowed shows that there is more.
-      { operation: "read", path, method: "file.read", fields: { ...fields, length: maxBytes + 1 } },
-      Wire.ReadEnd,
+      { operation: "read", path, method: Methods.fileRead, fields: { ...fields, length: maxBytes + 1 } },
       (bytes) => {
         const needed = length + bytes.length
         if (needed > maxBytes + 1) return guest.violated("more of a file than was asked for")
@@ -214,7 +190,7 @@ export const make = (guest: Guest, client: Client): Omit<Files.Files, "copyIn" |
   const stream: Files.Files["stream"] = (path, given = {}) =>
     Stream.unwrap(
       Effect.map(options.stream(given), (fields) =>
-        bytesOf(client, { operation: "read", path, method: "file.read", fields }, Wire.ReadEnd)
+        bytesOf(client, { operation: "read", path, method: Methods.fileRead, fields })
       )
     )
 
@@ -227,16 +203,16 @@ export const make = (guest: Guest, client: Client): Omit<Files.Files, "copyIn" |
     const bytes = Stream.isStream(content)
       ? content
       : Stream.make(yield* Effect.map(decodeContent(content), (it) => Buffer.from(it as string)))
-    const answer = yield* client.open({ operation: "write", path, method: "file.write", fields })
-    yield* deliver(answer, bytes, Wire.WriteEnd)
+    const answer = yield* client.open({ operation: "write", path, method: Methods.fileWrite, fields })
+    yield* deliver(answer, bytes)
   }, Effect.scoped)
 
   const list: Files.Files["list"] = Effect.fn("Files.list")(function* (path, given = {}) {
     const { maxEntries = defaultMaxEntries, ...fields } = yield* options.list(given)
     const entries: Array<Files.Entry> = []
     const lines = Lines.make(maxLine)
-    const decode = Schema.decodeUnknownOption(Schema.fromJsonString(Wire.ListLine))
-    yield* client.call({ operation: "list", path, method: "file.list", fields }, Schema.Unknown, (bytes) =>
+    const decode = Schema.decodeUnknownOption(Schema.fromJsonString(Methods.ListLine))
+    yield* client.call({ operation: "list", path, method: Methods.fileList, fields }, (bytes) =>
       Effect.gen(function* () {
         const found = lines(bytes)
         if (found === undefined) return yield* guest.violated("an entry of a directory without an end")
@@ -252,14 +228,13 @@ export const make = (guest: Guest, client: Client): Omit<Files.Files, "copyIn" |
 
   const stat: Files.Files["stat"] = Effect.fn("Files.stat")(function* (path, given = {}) {
     const { followLinks = true, ...fields } = yield* options.stat(given)
-    return yield* client.call(
-      { operation: "stat", path, method: "file.stat", fields: { ...fields, noFollow: !followLinks } },
-      Wire.Stat
-    )
+    return yield* client.call({
+      operation: "stat",
+      path,
+      method: Methods.fileStat,
+      fields: { ...fields, noFollow: !followLinks }
+    })
   })
-
-  const simple = (operation: Operation, method: string, path: string, fields: object) =>
-    Effect.asVoid(client.call({ operation, path, method, fields }, Wire.PlainEnd))
 
   return {
     read,
@@ -277,22 +252,29 @@ export const make = (guest: Guest, client: Client): Omit<Files.Files, "copyIn" |
         })
       ),
     makeDirectory: Effect.fn("Files.makeDirectory")(function* (path, given = {}) {
-      yield* simple("makeDirectory", "file.makeDirectory", path, yield* options.write(given))
+      const fields = yield* options.write(given)
+      yield* client.call({ operation: "makeDirectory", path, method: Methods.fileMakeDirectory, fields })
     }),
     remove: Effect.fn("Files.remove")(function* (path, given = {}) {
-      yield* simple("remove", "file.remove", path, yield* options.remove(given))
+      const fields = yield* options.remove(given)
+      yield* client.call({ operation: "remove", path, method: Methods.fileRemove, fields })
     }),
     rename: Effect.fn("Files.rename")(function* (from, to, given = {}) {
       const fields = yield* options.plain(given)
       yield* decodePath(to)
-      yield* simple("rename", "file.rename", from, { ...fields, to: Wire.encodeName(to) })
+      yield* client.call({
+        operation: "rename",
+        path: from,
+        method: Methods.fileRename,
+        fields: { ...fields, to: encodeName(to) }
+      })
     }),
     watch: (path, given = {}) => {
       const lines = Lines.make(maxLine)
-      const decode = Schema.decodeUnknownOption(Schema.fromJsonString(Wire.ChangeLine))
+      const decode = Schema.decodeUnknownOption(Schema.fromJsonString(Methods.WatchLine))
       return Stream.unwrap(
         Effect.map(options.watch(given), (fields) =>
-          bytesOf(client, { operation: "watch", path, method: "file.watch", fields }, Wire.PlainEnd)
+          bytesOf(client, { operation: "watch", path, method: Methods.fileWatch, fields })
         )
       ).pipe(
         Stream.mapEffect((bytes) =>
@@ -314,22 +296,9 @@ export const make = (guest: Guest, client: Client): Omit<Files.Files, "copyIn" |
   }
 }
 
-/** Waits for a request's END; what else comes is let go. */
-const waitFor = <S extends Schema.Top & { readonly DecodingServices: never }>(
-  answer: Answering,
-  end: S
-): Effect.Effect<S["Type"], Files.FileFailure> =>
-  Effect.gen(function* () {
-    for (;;) {
-      const got = yield* answer.next
-      if (Option.isSome(got.end)) return yield* answer.result(end, got.end.value)
-    }
-  })
-
-/** Sends a content and waits for END. What the guest cannot take it says at once, whenever the next of the content comes. */
-export const deliver = <E, R, S extends Schema.Top & { readonly DecodingServices: never }>(
-  answer: Answering,
-  content: Stream.Stream<Uint8Array, E, R>,
-  end: S
-): Effect.Effect<S["Type"], E | Files.FileFailure, R> =>
-  Effect.raceFirst(waitFor(answer, end), Effect.andThen(answer.send(content), Effect.never))
+/** Sends a content and waits for END. A guest that cannot take it says so at once, however slowly the content comes. */
+export const deliver = <E, R, M extends FileMethod>(
+  answer: Answering<M>,
+  content: Stream.Stream<Uint8Array, E, R>
+): Effect.Effect<Answer<M>, E | Files.FileFailure, R> =>
+  Effect.raceFirst(answer.follow(), Effect.andThen(answer.send(content), Effect.never))

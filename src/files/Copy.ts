@@ -7,7 +7,7 @@ import { randomBytes } from "node:crypto"
 import { constants, promises as fs } from "node:fs"
 import { basename, dirname, join as joinPath, resolve } from "node:path"
 import * as Files from "../Files.ts"
-import * as Wire from "../guest/FileProtocol.ts"
+import * as Methods from "../guest/Methods.ts"
 import { decodeInput } from "../internal/decodeInput.ts"
 import { type Bounds, Excess, extract, type Unsafe } from "./Extract.ts"
 import * as FileName from "../internal/FileName.ts"
@@ -120,19 +120,19 @@ export const make = (client: Client, files: Pick<Files.Files, "stat">): Pick<Fil
     if (stats.isFile()) {
       const modified = Math.max(0, Math.floor(stats.mtimeMs))
       const fields = { ...options, mode: stats.mode & 0o777, modified }
-      const answer = yield* client.open({ ...call, method: "file.write", fields })
-      yield* deliver(answer, Stream.mapError(content(source, stats.size), onHost("copyIn")), Wire.WriteEnd)
+      const answer = yield* client.open({ ...call, method: Methods.fileWrite, fields })
+      yield* deliver(answer, Stream.mapError(content(source, stats.size), onHost("copyIn")))
       return { entries: 1, bytes: stats.size, skipped: 0 }
     }
     const count: Count = { entries: 0, bytes: 0, skipped: 0 }
-    const answer = yield* client.open({ ...call, method: "tree.write", fields: options })
+    const answer = yield* client.open({ ...call, method: Methods.treeWrite, fields: options })
     const archive = tree(source, count).pipe(
       Stream.pipeThroughChannelOrFail(Tar.encode<HostFailed, unknown, Tar.Entry<HostFailed>>()),
       Stream.mapError((error) =>
         error instanceof HostFailed ? onHost("copyIn")(error) : ofHost("copyIn", hostPath, error)
       )
     )
-    yield* deliver(answer, archive, Wire.TreeEnd)
+    yield* deliver(answer, archive)
     return count
   }, Effect.scoped)
 
@@ -168,11 +168,11 @@ export const make = (client: Client, files: Pick<Files.Files, "stat">): Pick<Fil
     const copied =
       info.type === "directory"
         ? unpack(
-            bytesOf(client, { ...call, method: "tree.read" }, Wire.TreeEnd, (end) => (skipped = end.skipped)),
+            bytesOf(client, { ...call, method: Methods.treeRead }, (end) => (skipped = end.skipped)),
             draft,
             bounds
           )
-        : save(bytesOf(client, { ...call, method: "file.read" }, Wire.ReadEnd), draft, info, bounds.maxBytes)
+        : save(bytesOf(client, { ...call, method: Methods.fileRead }), draft, info, bounds.maxBytes)
     const count = yield* Effect.catchTag(copied, ["HostFailed", "Unsafe", "Excess"], (error) =>
       Effect.fail(failed(error))
     )

@@ -1,6 +1,6 @@
 /** From an errno's name, of the guest's kernel or of this host's, to the reason that a caller can act on. */
 import { FileError, type Reason } from "../Files.ts"
-import type { ErrorEnd } from "../guest/FileProtocol.ts"
+import type { FileFailed } from "../guest/Methods.ts"
 import { errorCode } from "../internal/Files.ts"
 
 type Operation = FileError["operation"]
@@ -8,7 +8,7 @@ type Operation = FileError["operation"]
 /** What the guest says of a failure, beside its code. */
 interface Detail {
   readonly free?: number
-  readonly type?: (typeof ErrorEnd.Type)["error"]["type"]
+  readonly type?: FileFailed["error"]["type"]
 }
 
 const reasonOf = (code: string, grant: string, detail: Detail): Reason => {
@@ -55,7 +55,7 @@ export const ofGuest = (
   operation: Operation,
   path: string,
   user: "user" | "root",
-  { error }: typeof ErrorEnd.Type
+  { error }: FileFailed
 ): FileError => {
   const grant = user === "root" ? "the guest's kernel refuses this to root as well" : '{ user: "root" } has more rights'
   return new FileError({

@@ -17,7 +17,8 @@ import type { Duplex } from "node:stream"
 import * as Connections from "./Connections.ts"
 import { encode, encodeJson, endFlag, epochSize, type Frame, initialCredit, Kind, magic, makeDecoder } from "./Frame.ts"
 import * as LateOutput from "./LateOutput.ts"
-import { GuestHello, type Hello, Reset } from "./Protocol.ts"
+import { GuestHello, type Hello } from "./Hello.ts"
+import { connect, output as lateMethod, Reset } from "./Methods.ts"
 
 /** The connection is gone or the guest stopped answering. */
 export class ChannelLost extends Schema.TaggedError<ChannelLost>()("ChannelLost", { problem: Schema.String }) {
@@ -264,11 +265,11 @@ export const make = Effect.fnUntraced(function* (
     if (frame.kind === Kind.Open) {
       const message = parse(frame.payload)
       const method = typeof message === "object" && message !== null && "method" in message ? message.method : undefined
-      if (method === "connect") {
+      if (method === connect.name) {
         connections.frame(frame, message)
         return
       }
-      if (method !== "output" || output !== undefined) {
+      if (method !== lateMethod.name || output !== undefined) {
         write(encodeJson(Kind.Reset, frame.stream, { code: "unsupported", message: "no such method" }))
         return
       }

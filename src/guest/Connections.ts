@@ -8,7 +8,7 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import type { Duplex } from "node:stream"
 import { encode, encodeJson, endFlag, type Frame, initialCredit, Kind, Sub } from "./Frame.ts"
-import { ConnectOpen } from "./Protocol.ts"
+import { connect, type Note, type Request } from "./Methods.ts"
 
 /** What the acceptor of a connection is told. */
 export interface Receiver {
@@ -25,8 +25,8 @@ export interface Receiver {
 /** The acceptor's side of a connection. After `close` or `reset`, and after the receiver's `gone`, nothing does anything. */
 export interface Connection {
   /** What the guest asks for, not believed in any way. */
-  readonly request: ConnectOpen
-  readonly note: (event: object) => void
+  readonly request: Request<typeof connect>
+  readonly note: (event: Note<typeof connect>) => void
   /** Sends what credit and channel allow, and says how many bytes that was. */
   readonly send: (bytes: Uint8Array) => number
   /** Sends no more. */
@@ -57,7 +57,7 @@ const sendChunk = 64 * 1024
 /** Streams at one time, whatever the acceptor thinks of them. */
 const maxStreams = 1024
 
-const decodeOpen = Schema.decodeUnknownOption(ConnectOpen)
+const decodeOpen = Schema.decodeUnknownOption(connect.request)
 
 interface State {
   readonly receiver: Receiver

@@ -12,6 +12,7 @@ import * as Latch from "effect/Latch"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { Sub } from "./Frame.ts"
+import { output } from "./Methods.ts"
 
 /** Bytes that one execution's standard stream got late; `stream` is the channel's number for the execution. */
 export interface Late {
@@ -41,11 +42,7 @@ export interface LateOutput {
 /** Pieces that may wait; one after the other of the same stream becomes one. */
 const maxPieces = 1024
 
-const Note = Schema.Struct({
-  execution: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 0xffffffff }))),
-  dropped: Schema.optionalKey(Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER })))
-})
-const decodeNote = Schema.decodeUnknownOption(Note)
+const decodeOrder = Schema.decodeUnknownOption(output.orders)
 
 interface Waiting {
   readonly _tag: "Stdout" | "Stderr"
@@ -113,7 +110,7 @@ export const make = (consumed: (bytes: number) => void): LateOutput => {
     },
     data,
     note: (value) => {
-      const note = Option.getOrUndefined(decodeNote(value))
+      const note = Option.getOrUndefined(decodeOrder(value))
       if (note?.dropped !== undefined) drop(note.dropped)
       if (note?.execution !== undefined) origin = note.execution
     },

@@ -3,21 +3,22 @@
  * warm in every clone. Only the tools have a network; no code of a package runs while there is one. What must run some, as
  * Debian's scripts, does so in a second step.
  */
-import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
 import { createHash } from "node:crypto"
 import { readFile } from "node:fs/promises"
 import { join } from "node:path"
 import { Sub } from "../guest/Frame.ts"
-import { Evidence, type ExecOpen, type SpawnOpen } from "../guest/Protocol.ts"
+import * as Agent from "../guest/Agent.ts"
+import type { Evidence } from "../guest/Evidence.ts"
+import { exec, spawn as spawnMethod } from "../guest/Methods.ts"
 import { Ecosystem, type Lock, PackageError, type Packages, parsed, type Resolved } from "../Packages.ts"
 import { BootFailed, fail, PackagesUnavailable, type SandboxError } from "../SandboxError.ts"
-import type { VmLost } from "../Vm.ts"
+import type { VmLost, VmStream } from "../Vm.ts"
 import { imagesDirectory } from "../image/Recipe.ts"
-import type { Input } from "../guest/Channel.ts"
 import type { Installer } from "./Network.ts"
 import * as PackageNetwork from "./Network.ts"
 import { report } from "../internal/Progress.ts"
@@ -44,7 +45,6 @@ type Answer = typeof Answer.Type
 type Installed = Extract<Answer, { readonly status: "installed" }>
 
 const decodeAnswer = Schema.decodeUnknownOption(Answer)
-const decodeEvidence = Schema.decodeUnknownOption(Evidence)
 
 /** How long a tool may take; unpacking a thousand files under emulation is slow. */
 const installMs = 1_200_000
@@ -93,71 +93,45 @@ export const key = (base: string, packages: Packages): Effect.Effect<string, San
   })
 
 const broken = (problem: string): SandboxError => fail(new BootFailed({ stage: "boot", problem, console: "" }))
-const lost = (error: VmLost): Effect.Effect<never, SandboxError> => Effect.fail(broken(error.message))
 
-/** Runs something to its end: what it wrote to stdout, the end of its stderr, and the evidence. */
-const follow = Effect.fnUntraced(function* (
-  vm: Installer,
-  open: SpawnOpen | ExecOpen,
-  inputs: ReadonlyArray<Input>
+/** Runs something to its end, at most `timeMs`: what it wrote to stdout, the end of its stderr, and the evidence. */
+const follow = Effect.fnUntraced(function* <M extends typeof exec | typeof spawnMethod>(
+  opened: Effect.Effect<VmStream<M>, VmLost, Scope.Scope>,
+  timeMs: number
 ): Effect.fn.Return<{ readonly out: string; readonly said: string; readonly evidence: Evidence }, SandboxError> {
-  return yield* Effect.gen(function* () {
-    const stream = yield* Effect.catch(vm.open(open, inputs), lost)
-    const out: Array<Uint8Array> = []
-    let size = 0
-    let said = ""
-    for (;;) {
-      const events = yield* Effect.catchIf(stream.takeAll, Cause.isDone, () => Effect.succeed([])).pipe(
-        Effect.catchTag("VmLost", lost)
-      )
-      if (events.length === 0) return yield* broken("the guest does not say how it ended")
-      for (const event of events) {
-        if (event._tag === "Data" && event.sub === Sub.stdout) {
-          size += event.bytes.length
-          if (size <= maxAnswer) out.push(event.bytes)
-        } else if (event._tag === "Data") {
-          said = `${said}${Buffer.from(event.bytes).toString()}`.slice(-maxSaid)
-        } else if (event._tag === "Reset") {
-          return yield* broken(event.message.slice(0, maxSaid))
-        } else if (event._tag === "End") {
-          const evidence = decodeEvidence(event.value)
-          if (Option.isNone(evidence)) return yield* broken("evidence that is not understood")
-          return { out: Buffer.concat(out).toString(), said, evidence: evidence.value }
-        }
+  const out: Array<Uint8Array> = []
+  let size = 0
+  let said = ""
+  const evidence = yield* Effect.flatMap(opened, (stream) =>
+    Agent.follow(stream, (it) => {
+      if (it._tag === "Data" && it.sub === Sub.stdout) {
+        size += it.bytes.length
+        if (size <= maxAnswer) out.push(it.bytes)
+      } else if (it._tag === "Data") {
+        said = `${said}${Buffer.from(it.bytes).toString()}`.slice(-maxSaid)
       }
-    }
-  }).pipe(
+      return Effect.void
+    })
+  ).pipe(
     Effect.scoped,
+    Effect.catchTag(["VmLost", "Refused", "ChannelViolation"], ({ problem }) =>
+      Effect.fail(broken(problem.slice(0, maxSaid)))
+    ),
     Effect.timeoutOrElse({
-      duration: (open.timeoutMs ?? 0) + graceMs,
+      duration: timeMs + graceMs,
       orElse: () => Effect.fail(broken("the guest does not end what it was told to"))
     })
   )
+  return { out: Buffer.concat(out).toString(), said, evidence }
 })
 
 /** Runs a program of the guest to its end. */
-const spawn = (vm: Installer, argv: ReadonlyArray<string>, user: SpawnOpen["user"]) =>
+const spawn = (vm: Installer, argv: ReadonlyArray<string>, user: "user" | "root") =>
   follow(
-    vm,
-    {
-      method: "spawn",
-      argv,
-      shell: null,
-      cwd: null,
-      env: {},
-      user,
-      pty: null,
-      timeoutMs: installMs,
-      memoryBytes: null,
-      processes: null,
-      fileSizeBytes: 0,
-      outputBytes: maxAnswer,
-      outputFail: false,
-      keep: false,
-      survives: false,
-      changes: null
-    },
-    [{ sub: Sub.stdin, bytes: new Uint8Array() }]
+    vm.open(spawnMethod, { argv, user, timeMs: installMs, fileSizeBytes: 0, outputBytes: maxAnswer }, [
+      { sub: Sub.stdin, bytes: new Uint8Array() }
+    ]),
+    installMs
   )
 
 /** Has one ecosystem's tool fetch and install what is asked for; `debian`'s does it in two steps. */
@@ -240,16 +214,10 @@ const ending = {
 const execute = (vm: Installer, language: Interpreter, text: string) => {
   const code = Buffer.from(text)
   return follow(
-    vm,
-    {
-      method: "exec",
-      language,
-      codeBytes: code.length,
-      stdinBytes: 0,
-      timeoutMs: importMs,
-      outputBytes: 0
-    },
-    [{ sub: Sub.code, bytes: code }]
+    vm.open(exec, { language, codeBytes: code.length, stdinBytes: 0, timeMs: importMs, outputBytes: 0 }, [
+      { sub: Sub.code, bytes: code }
+    ]),
+    importMs
   )
 }
 

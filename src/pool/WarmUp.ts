@@ -5,12 +5,10 @@
  * The rehearsal's HELLO brings entropy that this clone shares with no other, each interpreter takes it before its line, and the
  * lines draw nothing. So the claimer's HELLO changes all else, and the first execution has not to wait for generators.
  */
-import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
-import * as Option from "effect/Option"
-import * as Schema from "effect/Schema"
+import * as Agent from "../guest/Agent.ts"
 import { Sub } from "../guest/Frame.ts"
-import { Evidence, type ExecOpen } from "../guest/Protocol.ts"
+import { exec } from "../guest/Methods.ts"
 import { defaults } from "../Limits.ts"
 import { wakeUps } from "../capacity/HostResources.ts"
 import { BootFailed, fail, type SandboxError } from "../SandboxError.ts"
@@ -39,36 +37,38 @@ export const rehearsal = (languages: ReadonlyArray<string>): ReadonlyArray<reado
 
 const bound = "60 seconds"
 
-const decodeEvidence = Schema.decodeUnknownOption(Evidence)
-
 const failed = (problem: string): SandboxError => fail(new BootFailed({ stage: "handover", problem, console: "" }))
 const lost = (error: VmLost): SandboxError => failed(error.problem)
 
 /** Runs a line and insists that it worked. */
-export const runLine = Effect.fnUntraced(function* (vm: Vm, language: string, line: string) {
-  const bytes = Buffer.from(line)
-  const open: ExecOpen = {
-    method: "exec",
-    language,
-    codeBytes: bytes.length,
-    stdinBytes: 0,
-    timeoutMs: defaults.timeMs,
-    outputBytes: defaults.outputBytes,
-    keep: true,
-    rehearsal: true
-  }
-  const stream = yield* Effect.mapError(vm.open(open, [{ sub: Sub.code, bytes }]), lost)
-  for (;;) {
-    const events = yield* Effect.catchTag(stream.takeAll, "VmLost", (error) => Effect.fail(lost(error)))
-    for (const event of events) {
-      if (event._tag === "Reset") return yield* failed(`${language} did not run: ${event.message}`)
-      if (event._tag !== "End") continue
-      const evidence = decodeEvidence(event.value)
-      if (Option.isSome(evidence) && evidence.value.exitCode === 0 && evidence.value.state === "kept") return
-      return yield* failed(`${language} did not run as it should`)
-    }
-  }
-}, Effect.scoped)
+export const runLine = Effect.fnUntraced(
+  function* (vm: Vm, language: string, line: string) {
+    const bytes = Buffer.from(line)
+    const stream = yield* vm.open(
+      exec,
+      {
+        language,
+        codeBytes: bytes.length,
+        stdinBytes: 0,
+        timeMs: defaults.timeMs,
+        outputBytes: defaults.outputBytes,
+        keep: true,
+        rehearsal: true
+      },
+      [{ sub: Sub.code, bytes }]
+    )
+    const { exitCode, state } = yield* Agent.follow(stream)
+    if (exitCode !== 0 || state !== "kept") return yield* failed(`${language} did not run as it should`)
+  },
+  (effect, _vm, language) =>
+    Effect.scoped(effect).pipe(
+      Effect.catchTags({
+        VmLost: (error) => Effect.fail(lost(error)),
+        Refused: ({ problem }) => Effect.fail(failed(`${language} did not run: ${problem}`)),
+        ChannelViolation: ({ problem }) => Effect.fail(failed(`${language} did not run as it should: ${problem}`))
+      })
+    )
+)
 
 /** How long a guest takes to have nothing more to do after a line: its agent looks at pipes once more 20 ms later. */
 const settled = "100 millis"
@@ -100,11 +100,7 @@ export const warmUp = Effect.fn("Pool.warmUp")(
   function* (vm: Vm): Effect.fn.Return<void, SandboxError> {
     const identity = { hostname: "pool", env: {}, limits: defaults, network: null }
     const { languages } = yield* vm.handover(identity, "rehearsal")
-    for (const [language, code] of rehearsal(languages)) {
-      yield* runLine(vm, language, code).pipe(
-        Effect.catchIf(Cause.isDone, () => Effect.fail(failed(`${language} ended without a result`)))
-      )
-    }
+    for (const [language, code] of rehearsal(languages)) yield* runLine(vm, language, code)
     yield* Effect.mapError(pauseQuietly(vm), lost)
   },
   Effect.timeoutOrElse({ duration: bound, orElse: () => Effect.fail(failed(`it was not warm after ${bound}`)) })

@@ -1,5 +1,4 @@
 /** The ports of a session over its VM: listeners on the host, and an HTTP client that needs none. */
-import * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -7,11 +6,11 @@ import * as FiberSet from "effect/FiberSet"
 import * as HttpClient from "effect/http/HttpClient"
 import { HttpClientError, InvalidUrlError } from "effect/http/HttpClientError"
 import * as Option from "effect/Option"
-import * as Schema from "effect/Schema"
 import * as Scope from "effect/Scope"
 import * as net from "node:net"
 import type { Duplex } from "node:stream"
-import { ListeningEnd, type ListeningOpen } from "../guest/PortProtocol.ts"
+import * as Agent from "../guest/Agent.ts"
+import { listening as listeningMethod } from "../guest/Methods.ts"
 import { ExposeOptions, GuestPort, PortError, type Ports } from "../Ports.ts"
 import { fail, InvalidInput } from "../SandboxError.ts"
 import { decodeInput } from "../internal/decodeInput.ts"
@@ -30,7 +29,6 @@ const host = "127.0.0.1"
 
 const decodePort = decodeInput(GuestPort, "guestPort")
 const decodeOptions = decodeInput(ExposeOptions, "expose options")
-const decodeListening = Schema.decodeUnknownOption(ListeningEnd)
 
 /** Why the host does not let us listen. */
 const refusal = (port: number, error: Error): PortError => {
@@ -144,25 +142,21 @@ export const make = Effect.fnUntraced(function* (
       return yield* fail(new InvalidInput({ field: "bound", problem: `got ${String(bound)}`, expected }))
     }
     const timeoutMs = Math.ceil(duration.value)
-    const stream = yield* guest.open({ method: "listening", port: guestPort, timeoutMs } satisfies ListeningOpen)
-    const events = yield* Effect.catchIf(stream.takeAll, Cause.isDone, () => Effect.succeed([])).pipe(
-      Effect.catchTag("VmLost", guest.lost),
+    const { listening } = yield* Agent.call(guest.open, listeningMethod, { port: guestPort, timeoutMs }).pipe(
+      Effect.catchTag(["Refused", "ChannelViolation"], (error) => guest.violated(error.problem)),
       Effect.timeoutOrElse({
         duration: timeoutMs + graceMs,
-        orElse: () => guest.violated("it does not say whether somebody listens")
+        orElse: () => guest.violated("it does not say whether a program listens")
       })
     )
-    const end = events[0]
-    const answer = end?._tag === "End" ? decodeListening(end.value) : Option.none()
-    if (Option.isNone(answer)) return yield* guest.violated("an answer about a port that is not understood")
-    if (!answer.value.listening) {
+    if (!listening) {
       return yield* new PortError({
         side: "guest",
         port: guestPort,
         reason: { _tag: "NotListening", waitedMs: timeoutMs }
       })
     }
-  }, Effect.scoped)
+  })
 
   /** One use for each port that is asked over HTTP. */
   const asked = new Map<number, Use>()

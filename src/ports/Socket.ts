@@ -1,7 +1,6 @@
 /**
  * A connection to a server in the guest, as Node's `Duplex`: half-close both ways, and no faster than the slower side.
  */
-import * as Cause from "effect/Cause"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -10,13 +9,13 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { Duplex } from "node:stream"
 import { Sub } from "../guest/Frame.ts"
-import { BrokenCode, type DialOpen } from "../guest/PortProtocol.ts"
-import type { Reset } from "../guest/Protocol.ts"
+import * as Agent from "../guest/Agent.ts"
+import { dial as dialMethod, DialRefused } from "../guest/Methods.ts"
 import { PortError, type PortFailure } from "../Ports.ts"
-import type { VmStream } from "../Vm.ts"
+import type { SandboxError } from "../SandboxError.ts"
 import * as Pieces from "./Pieces.ts"
 import type { Use } from "./Ledger.ts"
-import type { Guest } from "../files/Client.ts"
+import type { Guest } from "../session/Guest.ts"
 
 /** Runs effects for callbacks, until the session ends. */
 export type Run = <A, E>(effect: Effect.Effect<A, E>) => Fiber.Fiber<A, E>
@@ -24,17 +23,20 @@ export type Run = <A, E>(effect: Effect.Effect<A, E>) => Fiber.Fiber<A, E>
 /** How long the guest may take to say that a connection is over whose both sides have ended. */
 const overWithin = "10 seconds"
 
-const decodeCode = Schema.decodeUnknownOption(BrokenCode)
+const decodeCode = Schema.decodeUnknownOption(DialRefused)
 
-const problems: Readonly<Record<BrokenCode, string>> = {
+const problems: Readonly<Record<DialRefused, string>> = {
   refused: "nobody listens there",
   reset: "the server broke the connection off",
   timeout: "the server does not answer",
   failed: "the connection failed"
 }
 
-const broken = (port: number, reset: Reset | undefined): PortError => {
-  const code = Option.getOrElse(decodeCode(reset?.code), () => "failed" as const)
+/** A connection into the guest. */
+type GuestStream = Agent.Stream<typeof dialMethod, SandboxError>
+
+const broken = (port: number, refused: Agent.Refused): PortError => {
+  const code = Option.getOrElse(decodeCode(refused.code), () => "failed" as const)
   return new PortError({
     side: "guest",
     port,
@@ -44,10 +46,10 @@ const broken = (port: number, reset: Reset | undefined): PortError => {
 
 /** Connects. What goes wrong destroys the `Duplex` with a `PortFailure`; destroying it breaks the connection off. */
 export const dial = (guest: Guest, port: number, use: Use, run: Run): Duplex => {
-  const opened = Deferred.makeUnsafe<VmStream>()
+  const opened = Deferred.makeUnsafe<GuestStream>()
   const left = Deferred.makeUnsafe<void>()
   const waiting = Pieces.make()
-  let stream: VmStream | undefined
+  let stream: GuestStream | undefined
   let life: Fiber.Fiber<unknown, unknown> | undefined
   let connected = false
   /** Bytes that are under way to a server that may not be there. */
@@ -94,39 +96,39 @@ export const dial = (guest: Guest, port: number, use: Use, run: Run): Duplex => 
   })
 
   const follow = Effect.gen(function* () {
-    stream = yield* guest.open({ method: "dial", port } satisfies DialOpen)
-    Deferred.doneUnsafe(opened, Effect.succeed(stream))
+    const it = yield* guest.open(dialMethod, { port })
+    stream = it
+    Deferred.doneUnsafe(opened, Effect.succeed(it))
     for (;;) {
-      const events = yield* Effect.catchIf(stream.take, Cause.isDone, () => Effect.void).pipe(
-        Effect.catchTag("VmLost", guest.lost)
-      )
-      if (events === undefined) return yield* broken(port, undefined)
-      for (const event of events) {
-        if (event._tag === "Reset") {
-          if (event.code === "refused") use.refused++
-          return yield* broken(port, event)
-        }
-        if (event._tag === "Data" && event.sub === Sub.stdout) {
-          use.bytesOut += event.bytes.length
-          waiting.push(event.bytes)
-          ended ||= event.end
-        }
-        if (event._tag === "Note" && !connected) {
+      const { end, incoming } = yield* Agent.next(it, "later")
+      for (const piece of incoming) {
+        if (piece._tag === "Data") {
+          use.bytesOut += piece.bytes.length
+          waiting.push(piece.bytes)
+          ended ||= piece.end
+        } else if (!connected) {
           connected = true
           use.bytesIn += early
         }
-        if (event._tag === "End") {
-          ended = true
-          // The server is gone. Who has not heard of it by the end of what it said would write to nobody for ever.
-          const cutOff = (): void => {
-            if (!socket.writableEnded) socket.destroy()
+      }
+      if (end !== undefined) {
+        yield* Effect.catchTags(end, {
+          ChannelViolation: (error) => guest.violated(error.problem),
+          Refused: (refused) => {
+            if (refused.code === "refused") use.refused++
+            return Effect.fail(broken(port, refused))
           }
-          if (socket.readableEnded) cutOff()
-          else socket.once("end", cutOff)
+        })
+        ended = true
+        // The server is gone. A client that has not noticed by the end of what it said would write to nothing for ever.
+        const cutOff = (): void => {
+          if (!socket.writableEnded) socket.destroy()
         }
+        if (socket.readableEnded) cutOff()
+        else socket.once("end", cutOff)
       }
       feed()
-      if (events.at(-1)?._tag === "End") return
+      if (end !== undefined) return
     }
   }).pipe(Effect.scoped)
 

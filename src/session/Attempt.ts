@@ -2,22 +2,20 @@
  * One attempt to run something in a session, be it code, a command or a process: what it wrote, when it began, how it
  * ended, and the receipt that says so. The only place where receipts are written and where evidence becomes an error.
  */
-import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
-import * as Option from "effect/Option"
-import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
-import * as Semaphore from "effect/Semaphore"
-import { createHash, randomUUID } from "node:crypto"
-import type { Egress } from "../egress/Egress.ts"
+import { createHash } from "node:crypto"
+import * as ChangeReport from "../changes/Report.ts"
+import type { Asked } from "../Changes.ts"
 import * as Execution from "../Execution.ts"
+import * as Agent from "../guest/Agent.ts"
+import type { Evidence } from "../guest/Evidence.ts"
 import { Sub } from "../guest/Frame.ts"
-import type { ChangesOpen } from "../guest/ChangeProtocol.ts"
-import { Evidence, Note, type Reset } from "../guest/Protocol.ts"
-import type { Limits } from "../Limits.ts"
-import type { Receipt, StartPath } from "../Receipt.ts"
-import type { Publisher } from "../Receipts.ts"
+import type { exec, Request, spawn } from "../guest/Methods.ts"
+import * as Observe from "../internal/Observe.ts"
+import { type Limits, resolve } from "../Limits.ts"
+import type { Receipt } from "../Receipt.ts"
 import {
   fail,
   InvalidInput,
@@ -31,65 +29,15 @@ import {
   TaskFailed,
   UnsupportedCommand
 } from "../SandboxError.ts"
-import { type Vm, VmLost, type VmStream } from "../Vm.ts"
-import * as ChangeReport from "../changes/Report.ts"
-import * as Deadlines from "./Deadlines.ts"
+import { VmLost, type VmStream } from "../Vm.ts"
 import { diskShare } from "../vm/diskShare.ts"
-import * as NetworkOutcome from "../egress/Outcome.ts"
-import * as Observe from "../internal/Observe.ts"
+import { type Context, newId } from "./Context.ts"
+import type * as Deadlines from "./Deadlines.ts"
+import * as NetworkOutcome from "./NetworkOutcome.ts"
+import { classify, type Outcome, stopReason } from "./Outcome.ts"
 import * as Output from "./Output.ts"
-import * as Parking from "./Parking.ts"
-import * as PortLedger from "../ports/Ledger.ts"
 
-/** Where a session's VM came from, for its receipts. Times in ms. */
-export interface Origin {
-  readonly image: string
-  /** `null` when it was started from a snapshot. */
-  readonly template: string | null
-  readonly startPath: StartPath
-  readonly acquireMs: number
-  readonly handoverMs: number
-  readonly languages: ReadonlyArray<string>
-}
-
-/** The session as its attempts see it. */
-export interface Holder {
-  readonly id: string
-  readonly vm: Vm
-  readonly origin: Origin
-  readonly limits: Required<Limits>
-  readonly receipts: Publisher
-  readonly ports: PortLedger.PortLedger
-  readonly egress: Egress
-  readonly deadlines: Deadlines.Deadlines
-  /** For the commands that are run to their end: too many at once would starve each other of their time. */
-  readonly running: Semaphore.Semaphore
-  /** Of a VM that may be parked. */
-  readonly presence?: Parking.Presence
-  /** How many attempts there have been. */
-  sequence: number
-  /** Why nothing more runs in it, once it is closed. */
-  closed: string | undefined
-}
-
-/** Commands that are run at one time, each of which takes its time to start; more wait. */
-const maxRunning = 128
-
-/** Begins a session of these. */
-export const hold = (
-  of: Pick<Holder, "vm" | "origin" | "limits" | "receipts" | "egress" | "presence">
-): Effect.Effect<Holder, never, Scope.Scope> =>
-  Effect.map(Deadlines.make, (deadlines) => ({
-    ...of,
-    id: name("ses"),
-    ports: PortLedger.make(),
-    deadlines,
-    running: Semaphore.makeUnsafe(maxRunning),
-    sequence: 0,
-    closed: undefined
-  }))
-
-const name = (kind: "ses" | "exe"): string => `${kind}-${randomUUID().replaceAll("-", "").slice(0, 16)}`
+type Refused = Agent.Refused
 
 /** What is attempted, for its receipt. A process may have no time limit. */
 export interface Subject {
@@ -98,7 +46,7 @@ export interface Subject {
   readonly code: Uint8Array | null
   readonly limits: Limits
   readonly timeMs?: number | null
-  readonly changes?: typeof ChangeReport.Asked.Type | undefined
+  readonly changes?: Asked | undefined
 }
 
 export interface Attempt {
@@ -107,17 +55,10 @@ export interface Attempt {
   /** By the host's clock, ms. */
   readonly openedAt: number
   readonly timeMs: number | null
-  /** Each `null` when the session's own limit holds. */
-  readonly ownMemoryBytes: number | null
-  readonly ownProcesses: number | null
-  /** 0 is no limit. */
-  readonly ownFileSizeBytes: number | null
-  readonly outputBytes: number
-  readonly outputFails: boolean
+  /** What the guest is asked to enforce and to report; `keep`: it keeps output beyond `outputBytes` in files. */
+  readonly enforced: (keep: boolean) => Enforced
   readonly stdout: Output.Output
   readonly stderr: Output.Output
-  /** What is asked about changed files. */
-  readonly changes: ChangesOpen | null
   /** Takes a part of the report of changed files. */
   readonly changed: (bytes: Uint8Array) => Effect.Effect<void, SandboxError>
   /** What takes a while and is for the receipt: best done while the guest works. */
@@ -129,7 +70,9 @@ export interface Attempt {
   /** Fails because the VM is lost. */
   readonly lost: (error: VmLost, handedOver: boolean) => Effect.Effect<never, SandboxError>
   /** Fails because the agent refused, or ended the stream without a result. `poisoned`: the VM must not be used any more. */
-  readonly refused: (reset: Reset | undefined, poisoned: boolean) => Effect.Effect<never, SandboxError>
+  readonly refused: (refused: Refused, poisoned: boolean) => Effect.Effect<never, SandboxError>
+  /** Fails because the guest broke the protocol, and destroys it. */
+  readonly violated: (problem: string) => Effect.Effect<never, SandboxError>
   /** Fails because there is no such thing here; nothing has run. */
   readonly unsupported: (
     missing: Pick<UnsupportedCommand, "kind" | "name" | "available">
@@ -138,23 +81,15 @@ export interface Attempt {
   readonly denied: (
     what: Pick<PermissionDenied, "operation" | "target" | "rule" | "grant">
   ) => Effect.Effect<never, PermissionDenied>
-  /** The evidence of an END; a guest that sends anything else is destroyed. */
-  readonly evidence: (value: unknown) => Effect.Effect<Evidence, SandboxError>
   /** The result that evidence stands for, or the error. */
-  readonly conclude: (
-    outcome: Execution.Outcome,
-    evidence: Evidence
-  ) => Effect.Effect<Execution.Result, Execution.Failure>
+  readonly conclude: (evidence: Evidence) => Effect.Effect<Execution.Result, Execution.Failure>
 }
 
-const decodeEvidence = Schema.decodeUnknownOption(Evidence)
-const decodeNote = Schema.decodeUnknownOption(Note)
-
-/** The process id in a NOTE that says that something has started; 0 for an execution, which has none. */
-export const startedPid = (note: unknown): number | undefined => {
-  const decoded = decodeNote(note)
-  return Option.isSome(decoded) && decoded.value.event === "started" ? (decoded.value.pid ?? 0) : undefined
-}
+/** The limits in a request to the guest; those of the session are absent. */
+type Enforced = Pick<
+  Request<typeof exec>,
+  "timeMs" | "memoryBytes" | "processes" | "fileSizeBytes" | "outputBytes" | "outputFail" | "keep" | "changes"
+>
 
 /** How long after its time limit the guest may take to say how something ended; it kills one second after the limit. */
 export const graceMs = 20_000
@@ -168,14 +103,14 @@ const sha256 = (bytes: Uint8Array): string => createHash("sha256").update(bytes)
  * the scope closes was cancelled.
  */
 export const begin = Effect.fnUntraced(function* (
-  holder: Holder,
+  context: Context,
   subject: Subject
 ): Effect.fn.Return<Attempt, SandboxError, Scope.Scope> {
-  const { limits, origin, vm } = holder
-  if (holder.closed !== undefined) {
-    return yield* fail(new SessionClosed({ session: holder.id, problem: holder.closed }))
+  const { limits, origin, vm } = context
+  if (context.closed !== undefined) {
+    return yield* fail(new SessionClosed({ session: context.id, problem: context.closed }))
   }
-  const allowed = { ...limits, ...subject.limits }
+  const allowed = resolve(subject.limits, limits)
   if (allowed.memoryMiB > limits.memoryMiB) {
     return yield* fail(
       new InvalidInput({
@@ -194,7 +129,7 @@ export const begin = Effect.fnUntraced(function* (
       })
     )
   }
-  const presence = holder.presence ?? Parking.always
+  const { presence } = context
   const there = presence.enter()
   let left = false
   const leave = (): void => {
@@ -215,15 +150,15 @@ export const begin = Effect.fnUntraced(function* (
   const wakeMs = there ? null : yield* presence.awake
   const timeMs = subject.timeMs === undefined ? allowed.timeMs : subject.timeMs
   const memoryBytes = allowed.memoryMiB * mebibyte
-  const first = holder.sequence++ === 0
-  const sequence = holder.sequence
+  const first = context.sequence++ === 0
+  const sequence = context.sequence
   const openedAt = yield* Clock.currentTimeMillis
   let startedAt: number | undefined
   let codeSha256: string | null = null
   let over = false
-  const ports = holder.ports.record()
+  const ports = context.ports.record()
   ends.push(ports.stop)
-  const network = holder.egress.watch()
+  const network = context.egress.watch()
   if (network !== undefined) ends.push(network.stop)
   const stdout = Output.make(allowed.outputBytes)
   const stderr = Output.make(allowed.outputBytes)
@@ -240,8 +175,8 @@ export const begin = Effect.fnUntraced(function* (
       wallMs === null ? startedAt : Math.max(openedAt, Math.min(startedAt ?? ended, Math.round(ended - wallMs)))
     return {
       version: 1,
-      id: name("exe"),
-      session: holder.id,
+      id: newId("exe"),
+      session: context.id,
       sequence,
       startedAt: new Date(openedAt).toISOString(),
       language: subject.language,
@@ -292,7 +227,7 @@ export const begin = Effect.fnUntraced(function* (
         over = true
         leave()
         const receipt = write(now, outcome, reason, evidence)
-        return holder.receipts.publish(receipt).pipe(Effect.andThen(Observe.receipt(receipt)), Effect.as(receipt))
+        return context.receipts.publish(receipt).pipe(Effect.andThen(Observe.receipt(receipt)), Effect.as(receipt))
       })
     )
   cancelled = Effect.suspend(() => (over ? Effect.void : publish("Cancelled", "cancelled", undefined)))
@@ -302,34 +237,34 @@ export const begin = Effect.fnUntraced(function* (
       Effect.fail(fail(new OutcomeUnknown({ problem, receipt: known })))
     )
 
-  const changes = ChangeReport.openOf(subject.changes)
-  const report = changes === null ? null : ChangeReport.make(changes)
+  const changes = ChangeReport.asked(subject.changes)
+  const report = changes === undefined ? null : ChangeReport.make(changes)
 
   const violated = Effect.fnUntraced(function* (problem: string) {
     over = true
     yield* vm.destroy
-    holder.closed ??= "its guest broke the protocol"
+    context.closed ??= "its guest broke the protocol"
     return yield* fail(new ProtocolError({ problem }))
   })
 
   const outputFails = allowed.output === "fail"
   /** The guest ends what writes too much; that it was too much is for us to say. */
-  const overflowing = (outcome: Execution.Outcome): Execution.Outcome => {
+  const overflowing = (outcome: Outcome): Outcome => {
     const observed = Math.max(stdout.total(), stderr.total())
     return !outputFails || observed <= allowed.outputBytes || outcome._tag === "LimitExceeded"
       ? outcome
       : { _tag: "LimitExceeded", limit: "output", allowed: allowed.outputBytes, observed }
   }
 
-  const conclude = Effect.fnUntraced(function* (given: Execution.Outcome, evidence: Evidence) {
-    const outcome = NetworkOutcome.refine(overflowing(given), evidence, network?.refused())
+  const conclude = Effect.fnUntraced(function* (evidence: Evidence) {
+    const outcome = NetworkOutcome.refine(overflowing(classify(evidence)), evidence, network?.refused())
     const common = {
       stdout: stdout.text(),
       stderr: stderr.text(),
       bytes: { stdout: stdout.bytes(), stderr: stderr.bytes() },
       outputFiles: evidence.rest ?? noFiles,
       changes: report === null || evidence.changes === undefined ? null : yield* report.finish(evidence.changes),
-      receipt: yield* publish(outcome._tag, Execution.stopReason(outcome), evidence)
+      receipt: yield* publish(outcome._tag, stopReason(outcome), evidence)
     }
     switch (outcome._tag) {
       case "Success":
@@ -351,19 +286,23 @@ export const begin = Effect.fnUntraced(function* (
     sequence,
     openedAt,
     until: (deadline) => {
-      const watch = holder.deadlines.watch(deadline, vm.destroy)
+      const watch = context.deadlines.watch(deadline, vm.destroy)
       ends.push(watch.letGo)
       return watch
     },
-    ownMemoryBytes: allowed.memoryMiB === limits.memoryMiB ? null : memoryBytes,
     timeMs,
-    ownFileSizeBytes: allowed.fileSizeMiB === limits.fileSizeMiB ? null : diskShare(allowed.fileSizeMiB),
-    outputBytes: allowed.outputBytes,
-    outputFails,
-    ownProcesses: allowed.processes === limits.processes ? null : allowed.processes,
+    enforced: (keep) => ({
+      timeMs: timeMs ?? undefined,
+      memoryBytes: allowed.memoryMiB === limits.memoryMiB ? undefined : memoryBytes,
+      processes: allowed.processes === limits.processes ? undefined : allowed.processes,
+      fileSizeBytes: allowed.fileSizeMiB === limits.fileSizeMiB ? undefined : diskShare(allowed.fileSizeMiB),
+      outputBytes: allowed.outputBytes,
+      outputFail: outputFails || undefined,
+      keep: (keep && !outputFails) || undefined,
+      changes
+    }),
     stdout,
     stderr,
-    changes,
     changed: (bytes) =>
       report?.push(bytes) === true ? Effect.void : violated("a report of changed files that is not understood"),
     conclude,
@@ -374,23 +313,21 @@ export const begin = Effect.fnUntraced(function* (
       startedAt ??= now
     }),
     lost: Effect.fnUntraced(function* (error, handedOver) {
-      holder.closed ??= error.problem
+      context.closed ??= error.problem
       over = true
       if (error.violation) return yield* fail(new ProtocolError({ problem: error.problem }))
       if (!handedOver) return yield* fail(new NotStarted({ problem: error.problem }))
       return yield* unknown(error.problem)
     }),
-    refused: Effect.fnUntraced(function* (reset, poisoned) {
+    violated,
+    refused: Effect.fnUntraced(function* ({ code, problem }, poisoned) {
       over = true
-      if (reset?.code === "invalid") {
-        return yield* fail(
-          new InvalidInput({ field: "request", problem: reset.message, expected: "what the guest accepts" })
-        )
+      if (code === "invalid") {
+        return yield* fail(new InvalidInput({ field: "request", problem, expected: "what the guest accepts" }))
       }
-      const problem = reset?.message ?? "the stream ended without a result"
       if (poisoned) {
         yield* vm.destroy
-        holder.closed ??= problem
+        context.closed ??= problem
       }
       if (startedAt === undefined) return yield* fail(new NotStarted({ problem }))
       return yield* unknown(problem)
@@ -402,57 +339,35 @@ export const begin = Effect.fnUntraced(function* (
     denied: (what) =>
       Effect.flatMap(publish("PermissionDenied", "permission", noEvidence), (receipt) =>
         Effect.fail(new PermissionDenied({ ...what, ...nothing, receipt }))
-      ),
-    evidence: Effect.fnUntraced(function* (value) {
-      const evidence = decodeEvidence(value)
-      return Option.isSome(evidence) ? evidence.value : yield* violated("evidence that is not understood")
-    })
+      )
   }
 })
 
 /**
- * Follows a stream to its end, gathering the output, and gives the evidence or the agent's refusal. The guest enforces the
- * limits; `deadline`, in ms of the host's clock, is for one that does not.
+ * Follows a stream to its end, gathering the output, and gives the evidence. Fails with `Refused` where the agent gives none.
+ * The guest enforces the limits; `deadline`, in ms of the host's clock, is for a guest that does not.
  */
-export const follow = Effect.fnUntraced(function* (
+export const follow = <M extends typeof exec | typeof spawn>(
   attempt: Attempt,
-  stream: VmStream,
+  stream: VmStream<M>,
   emit: (event: Execution.Event) => Effect.Effect<void>,
   deadline: number
-): Effect.fn.Return<Evidence | Reset | undefined, SandboxError, Scope.Scope> {
+): Effect.Effect<Evidence, SandboxError | Refused> => {
   const { isOverdue } = attempt.until(deadline)
-  const next = Effect.catch(stream.takeAll, (error) => {
-    if (Cause.isDone(error)) return Effect.void
-    return attempt.lost(isOverdue() ? new VmLost({ problem: overdue, violation: false }) : error, true)
-  })
-  for (;;) {
-    const events = yield* next
-    if (events === undefined) return undefined
-    for (const event of events) {
-      switch (event._tag) {
-        case "Data": {
-          if (event.bytes.length === 0) break
-          if (event.sub === Sub.file) {
-            yield* attempt.changed(event.bytes)
-            break
-          }
-          const standard = event.sub === Sub.stderr ? "Stderr" : "Stdout"
-          ;(standard === "Stderr" ? attempt.stderr : attempt.stdout).push(event.bytes)
-          yield* emit({ _tag: standard, bytes: event.bytes })
-          break
-        }
-        case "Note": {
-          if (startedPid(event.value) !== undefined) yield* attempt.began
-          break
-        }
-        case "Reset":
-          return event
-        case "End":
-          return yield* attempt.evidence(event.value)
-      }
-    }
-  }
-})
+  return Agent.follow(stream, (it): Effect.Effect<void, SandboxError> => {
+    if (it._tag === "Note") return attempt.began
+    if (it.bytes.length === 0) return Effect.void
+    if (it.sub === Sub.file) return attempt.changed(it.bytes)
+    const standard = it.sub === Sub.stderr ? "Stderr" : "Stdout"
+    ;(standard === "Stderr" ? attempt.stderr : attempt.stdout).push(it.bytes)
+    return emit({ _tag: standard, bytes: it.bytes })
+  }).pipe(
+    Effect.catchTags({
+      VmLost: (error) => attempt.lost(isOverdue() ? new VmLost({ problem: overdue, violation: false }) : error, true),
+      ChannelViolation: (error) => attempt.violated(error.problem)
+    })
+  )
+}
 
 const overdue = "the guest did not end the execution within its limits"
 

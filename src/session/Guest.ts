@@ -1,9 +1,10 @@
 /** The guest as a session's own parts see it: what a lost VM or a closed session means for them. */
+import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
+import type { Open } from "../guest/Agent.ts"
 import { fail, ProtocolError, type SandboxError, SessionClosed } from "../SandboxError.ts"
 import type { Vm, VmLost } from "../Vm.ts"
 import { type Presence, using } from "./Parking.ts"
-import type * as SessionFiles from "../files/Client.ts"
 
 /** What a session knows of itself: whether it is closed, and why. */
 interface State {
@@ -13,9 +14,13 @@ interface State {
   readonly presence: Presence
 }
 
-export interface Guest extends SessionFiles.Guest {
+export interface Guest {
   /** Fails when the session is closed. */
   readonly usable: Effect.Effect<void, SandboxError>
+  /** Makes a request while the session is open; a lost VM closes it. */
+  readonly open: Open<SandboxError>
+  /** The guest broke the protocol: ends the VM. */
+  readonly violated: (problem: string) => Effect.Effect<never, SandboxError>
 }
 
 export const make = (vm: Vm, state: State): Guest => {
@@ -28,11 +33,15 @@ export const make = (vm: Vm, state: State): Guest => {
     state.close(error.problem)
     return Effect.fail(error.violation ? fail(new ProtocolError({ problem: error.problem })) : over(error.problem))
   }
+  const reading = <A>(take: Effect.Effect<A, VmLost | Cause.Done>) => Effect.catchTag(take, "VmLost", lost)
   return {
     usable,
-    lost,
-    open: (message) =>
-      usable.pipe(Effect.andThen(using(state.presence)), Effect.andThen(Effect.catch(vm.open(message, []), lost))),
+    open: (method, request, inputs) =>
+      usable.pipe(
+        Effect.andThen(using(state.presence)),
+        Effect.andThen(Effect.catch(vm.open(method, request, inputs), lost)),
+        Effect.map((stream) => ({ ...stream, take: reading(stream.take), takeAll: reading(stream.takeAll) }))
+      ),
     violated: (problem) => {
       state.close("its guest broke the protocol")
       return Effect.andThen(vm.destroy, Effect.fail(fail(new ProtocolError({ problem }))))

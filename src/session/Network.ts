@@ -1,12 +1,13 @@
 /** The network of a session, as its user sees it. */
-import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import type { Grant } from "../egress/Egress.ts"
+import * as Agent from "../guest/Agent.ts"
+import { network as networkMethod } from "../guest/Methods.ts"
 import { parseHost, parsePort, splitPort } from "../egress/Target.ts"
 import { type Network, NetworkPolicy } from "../NetworkPolicy.ts"
 import { fail, InvalidInput, SessionClosed } from "../SandboxError.ts"
-import type { Holder } from "./Attempt.ts"
-import { always, using } from "./Parking.ts"
+import type { Context } from "./Context.ts"
+import { using } from "./Parking.ts"
 import { decodeInput } from "../internal/decodeInput.ts"
 
 const decodePolicy = decodeInput(NetworkPolicy, "network policy")
@@ -27,23 +28,14 @@ const parseTarget = (text: string) => {
   )
 }
 
-export const make = (holder: Holder): Network => {
-  const { egress, presence = always, vm } = holder
-  /** Has the guest open its way out, and tell its programs what they need to know. */
+export const make = (context: Context): Network => {
+  const { egress, id, presence, vm } = context
+  /** Has the guest open its network, and tell its programs what they need to know. */
   const open = (grant: Grant) =>
-    Effect.gen(function* () {
-      const stream = yield* vm.open({ method: "network", ...grant }, [])
-      const events = yield* Effect.catchIf(stream.takeAll, Cause.isDone, () => Effect.succeed([]))
-      const last = events.at(-1)
-      if (last?._tag === "End") return undefined
-      return last?._tag === "Reset" ? last.message : "the stream ended without a result"
-    }).pipe(
-      Effect.scoped,
-      Effect.catch((error) => Effect.succeed(error.problem)),
-      Effect.flatMap((problem) =>
-        problem === undefined ? Effect.void : Effect.fail(fail(new SessionClosed({ session: holder.id, problem })))
-      ),
-      (opened) => Effect.scoped(Effect.andThen(using(presence), opened))
+    Effect.scoped(Effect.andThen(using(presence), Agent.call(vm.open, networkMethod, grant))).pipe(
+      Effect.catchTag(["VmLost", "Refused", "ChannelViolation"], ({ problem }) =>
+        Effect.fail(fail(new SessionClosed({ session: id, problem })))
+      )
     )
   return {
     policy: Effect.sync(egress.policy),

@@ -2,7 +2,7 @@
  * A session's VM that need not always be there: while nobody uses the session its machine may be parked, which takes no
  * memory and no process, and whoever uses it next wakes it. To the session it is one VM all along.
  *
- * Use is counted, as in `Idle`. What is being parked and is used meanwhile simply stays; what cannot be parked does, too.
+ * Use is counted by `Usage`. A session that is used while it is being parked stays awake; so does one that cannot be parked.
  */
 import * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -20,35 +20,10 @@ import type { SandboxError } from "../SandboxError.ts"
 import * as Telemetry from "../Telemetry.ts"
 import { type Vm, VmLost } from "../Vm.ts"
 import * as Observe from "../internal/Observe.ts"
+import type { Parker, Running, Saved } from "../vm/Park.ts"
+import type { Usage } from "./Usage.ts"
 
-/** A machine that runs, and what gives back its place on the host once it is dead. */
-export interface Running {
-  readonly vm: Vm
-  readonly leave: Effect.Effect<void>
-}
-
-/** A machine that stands still and is all written down; it runs on when the scope closes, unless it is committed. */
-export interface Prepared {
-  /** Ends the process, and gives the machine that can be woken in its place. */
-  readonly commit: Effect.Effect<Saved>
-}
-
-/** A machine without a process. */
-export interface Saved {
-  readonly bytes: number
-  /** The same machine, running, before its HELLO. */
-  readonly wake: Effect.Effect<Running, SandboxError, Scope.Scope>
-  /** It has run since, and so can never be woken again. */
-  readonly usedUp: () => boolean
-  readonly discard: Effect.Effect<void>
-}
-
-/** Who can park machines. */
-export interface Keeper {
-  readonly prepare: (vm: Vm) => Effect.Effect<Prepared, SandboxError, Scope.Scope>
-}
-
-/** Those who use a session's VM. For the hot path, plain callbacks. */
+/** The uses of a session's VM. Plain callbacks, for the hot path. */
 export interface Presence {
   /** A use, until `leave`; false when the VM has to be awaited by `awake`. */
   readonly enter: () => boolean
@@ -57,7 +32,7 @@ export interface Presence {
   readonly awake: Effect.Effect<number, SandboxError>
 }
 
-/** Of a VM that is always there. */
+/** The presence of a VM that is never parked. */
 export const always: Presence = { enter: () => true, leave: () => {}, awake: Effect.succeed(0) }
 
 /** A use for as long as the scope is open. */
@@ -81,7 +56,8 @@ export interface Parking extends Presence {
 }
 
 export interface Options {
-  readonly keeper: Keeper
+  readonly parker: Parker
+  readonly usage: Usage
   /** Without it only `park` parks. */
   readonly afterMs: number | undefined
   /** Who takes the connections that the guest asks for. */
@@ -104,9 +80,6 @@ const identity = { hostname: "", env: {}, limits: defaults, network: null }
 const counted = (counter: Metric.Counter<number>, result: string): Effect.Effect<void> =>
   Metric.update(Metric.withAttributes(counter, { result }), 1)
 
-/** What begins nothing. */
-const forestalled = undefined
-
 /** How a failure is called in the metrics. */
 const resultOf = <A>(exit: Exit.Exit<A, SandboxError>): string => {
   if (Exit.isSuccess(exit)) return "done"
@@ -122,7 +95,7 @@ const gone = (saved: Saved): Effect.Effect<void> =>
 /** Begins with a machine that runs; all ends with the scope. */
 export const make = Effect.fnUntraced(function* (
   first: Running,
-  { accept, afterMs, keeper }: Options
+  { accept, afterMs, parker, usage }: Options
 ): Effect.fn.Return<Parking, never, Scope.Scope> {
   const home = yield* Effect.scope
   const clock = yield* Clock.Clock
@@ -131,12 +104,10 @@ export const make = Effect.fnUntraced(function* (
   const present = Latch.makeUnsafe(true)
   let running = first
   let state: State = { _tag: "Awake" }
-  /** It is about to change: whoever would begin something now has been forestalled. */
+  /** It is about to change: nothing else may begin now. */
   let beginning = false
-  let uses = 0
   /** Its process is being ended on purpose, or has been. */
   let ending = false
-  let quietSince = clock.currentTimeMillisUnsafe()
   let kept: Array<LateOutput.Late | LateOutput.Dropped> = []
   let keptBytes = 0
 
@@ -191,7 +162,7 @@ export const make = Effect.fnUntraced(function* (
     become: (fiber: Fiber.Fiber<A, SandboxError>) => State
   ): Effect.Effect<Fiber.Fiber<A, SandboxError> | undefined> =>
     Effect.suspend(() => {
-      if (beginning || !may()) return Effect.succeed(forestalled)
+      if (beginning || !may()) return Effect.undefined
       beginning = true
       const ready = Deferred.makeUnsafe<void>()
       const whole = Effect.uninterruptibleMask((restore) => Effect.andThen(Deferred.await(ready), body(restore)))
@@ -203,7 +174,7 @@ export const make = Effect.fnUntraced(function* (
       })
     }).pipe(Effect.uninterruptible)
 
-  const isFree = (): boolean => uses === 0 && running.vm.connected() === 0
+  const isFree = (): boolean => !usage.inUse() && running.vm.connected() === 0
 
   const start = begin(
     () => state._tag === "Awake" && isFree(),
@@ -212,7 +183,7 @@ export const make = Effect.fnUntraced(function* (
       const exit = yield* Effect.exit(
         Effect.scoped(
           Effect.gen(function* () {
-            const prepared = yield* restore(keeper.prepare(machine.vm))
+            const prepared = yield* restore(parker.prepare(machine.vm))
             // From here on nobody interrupts: whoever is here by now is served by the machine that stays.
             if (!isFree() || state._tag === "Over") return false
             ending = true
@@ -255,7 +226,7 @@ export const make = Effect.fnUntraced(function* (
           running = { vm: next.vm, leave: Effect.andThen(next.leave, Scope.close(scope, Exit.void)) }
           state = { _tag: "Awake" }
           ending = false
-          quietSince = clock.currentTimeMillisUnsafe()
+          usage.touch()
           yield* watch(running)
           present.openUnsafe()
           yield* gone(saved)
@@ -352,7 +323,7 @@ export const make = Effect.fnUntraced(function* (
       for (let left = afterMs; ;) {
         yield* Effect.sleep(left)
         yield* present.await
-        left = uses > 0 ? afterMs : quietSince + afterMs - clock.currentTimeMillisUnsafe()
+        left = usage.missing(afterMs)
         if (left > 0) continue
         left = afterMs
         const fiber = yield* start
@@ -363,13 +334,10 @@ export const make = Effect.fnUntraced(function* (
 
   return {
     enter: () => {
-      uses++
+      usage.enter()
       return state._tag === "Awake"
     },
-    leave: () => {
-      uses--
-      quietSince = clock.currentTimeMillisUnsafe()
-    },
+    leave: usage.leave,
     awake: Effect.suspend(() => wait(clock.currentTimeMillisUnsafe())),
     current: () => running.vm,
     isParked: () => state._tag === "Parked",
@@ -388,11 +356,11 @@ export const make = Effect.fnUntraced(function* (
       lateOutput,
       silence: Effect.suspend(() => running.vm.silence),
       failure: Deferred.await(failed),
-      open: (message, inputs) =>
+      open: (method, request, inputs) =>
         Effect.suspend(() =>
           state._tag === "Parked" || state._tag === "Waking"
             ? Effect.fail(new VmLost({ problem: "its VM is parked", violation: false }))
-            : running.vm.open(message, inputs)
+            : running.vm.open(method, request, inputs)
         )
     }
   }

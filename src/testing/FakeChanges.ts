@@ -1,7 +1,8 @@
 /** Which files of the test kit are not what they were. */
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
-import { ChangeLine, type ChangesEnd, type ChangesOpen, maxText, maxTexts } from "../guest/ChangeProtocol.ts"
+import type { ChangeCounts } from "../guest/Evidence.ts"
+import { ChangeLine, type ChangesAsked, maxText, maxTexts } from "../guest/Methods.ts"
 import { agentsDirectory, type FakeDisk, type Node, targetOf } from "./FakeDisk.ts"
 import type { Answer } from "./FakeFiles.ts"
 
@@ -12,7 +13,7 @@ export interface FakeChanges {
   /** The session begins. */
   readonly begin: () => void
   /** What is different since. */
-  readonly since: (then: Moment, asked: ChangesOpen) => { readonly data: Buffer; readonly end: ChangesEnd }
+  readonly since: (then: Moment, asked: ChangesAsked) => { readonly data: Buffer; readonly end: ChangeCounts }
   /** Answers a request, or has nothing for another method or a mark that is not there. */
   readonly answer: (request: unknown) => Answer | undefined
 }

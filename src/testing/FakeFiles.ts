@@ -2,7 +2,7 @@
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import * as path from "node:path/posix"
-import { encodeName, Name } from "../guest/FileProtocol.ts"
+import { encodeName, Name } from "../guest/Names.ts"
 import * as FileName from "../internal/FileName.ts"
 import { type Code, directory, type FakeDisk, type Node } from "./FakeDisk.ts"
 
@@ -83,7 +83,7 @@ export const answer = (disk: FakeDisk, request: unknown, content: Uint8Array, no
         if (typeof found === "string" || found.node === undefined) return ""
         return `${JSON.stringify({ name: encodeName(path.basename(it)), ...stat(found.node) })}\n`
       })
-      return { data: Buffer.from(lines.join("")), end: {} }
+      return { data: Buffer.from(lines.join("")), end: { entries: lines.length } }
     }
     case "file.write":
       if (node?.type === "directory" || decoded.path.endsWith("/")) return refused("EISDIR")

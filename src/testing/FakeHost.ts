@@ -3,7 +3,7 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Scope from "effect/Scope"
 import type { Capacity } from "../Capacity.ts"
-import type { Prepared } from "../session/Parking.ts"
+import type { Prepared } from "../vm/Park.ts"
 import { PackageError, type Packages, parsed, Policy, refused } from "../Packages.ts"
 import type { Isolation } from "../Receipt.ts"
 import { BootFailed, fail, type SandboxError, SnapshotFailed } from "../SandboxError.ts"
@@ -33,7 +33,7 @@ export interface Saver {
   readonly copy: (vm: Vm.Vm) => Effect.Effect<FakeMemory.Memory, SandboxError>
   /** A machine of its own that goes on from there. */
   readonly start: (memory: FakeMemory.Memory) => Effect.Effect<Vm.Vm, SandboxError, Scope.Scope>
-  /** See `Keeper`. */
+  /** See `Parker`. */
   readonly prepare: (vm: Vm.Vm, capacity: Capacity["Service"]) => Effect.Effect<Prepared, SandboxError, Scope.Scope>
 }
 

@@ -3,7 +3,7 @@ import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import type { Capacity } from "../Capacity.ts"
 import { fail, type SandboxError, SnapshotFailed } from "../SandboxError.ts"
-import { type Held, notCaptured, type Snapshot, type Snapshots, type Source } from "../Snapshot.ts"
+import { type CloneSource, notCaptured, type Snapshot, type Snapshots, type Source } from "../Snapshot.ts"
 import { machineMemoryMiB } from "../Template.ts"
 import * as FakeMemory from "./FakeMemory.ts"
 import type { Saver } from "./FakeHost.ts"
@@ -29,7 +29,7 @@ export const make = (saver: Saver, capacity: Capacity["Service"]): Snapshots["Se
         : Effect.succeed(found)
     })
 
-  const held = (memory: FakeMemory.Memory, source: Source, from: string, snapshot: string | null): Held => ({
+  const held = (memory: FakeMemory.Memory, source: Source, from: string, snapshot: string | null): CloneSource => ({
     from,
     snapshot,
     limitMiB: source.limitMiB,
@@ -86,7 +86,7 @@ export const make = (saver: Saver, capacity: Capacity["Service"]): Snapshots["Se
         })
         return { ...rest, clone: Effect.tap(clone, () => used) }
       }),
-    keeper: { prepare: (vm) => saver.prepare(vm, capacity) },
+    parker: { prepare: (vm) => saver.prepare(vm, capacity) },
     list: Effect.sync(() => [...stored.values()].map(({ snapshot }) => snapshot).toReversed()),
     remove: (from) =>
       Effect.map(byName(from), ({ snapshot }) => {

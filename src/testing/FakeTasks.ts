@@ -11,7 +11,7 @@ import * as Stream from "effect/Stream"
 import { constants } from "node:os"
 import * as path from "node:path/posix"
 import { Kind, Sub } from "../guest/Frame.ts"
-import type { Evidence } from "../guest/Protocol.ts"
+import type { Evidence } from "../guest/Evidence.ts"
 import type { Ending, Reply, Task } from "../Testing.ts"
 import { agentsDirectory } from "./FakeDisk.ts"
 import type { FakeNetwork } from "./FakeNetwork.ts"
@@ -191,7 +191,7 @@ export const make = (around: Around): FakeTasks => {
     takeInput(it, (bytes) => void (bytes === null ? Queue.endUnsafe(stdin) : Queue.offerUnsafe(stdin, bytes)))
     const began = yield* Clock.currentTimeMillis
     const before = disk.all()
-    const timeoutMs = it.open.timeoutMs ?? null
+    const timeoutMs = it.open.timeMs ?? null
     let limited = false
     let itself = false
     const script = Effect.suspend(() =>

@@ -5,7 +5,8 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as path from "node:path/posix"
-import { type ChangeLine, encodeName, Name } from "../guest/FileProtocol.ts"
+import type { WatchLine } from "../guest/Methods.ts"
+import { encodeName, Name } from "../guest/Names.ts"
 import { absolute, type FakeDisk, type Happening } from "./FakeDisk.ts"
 import { type Answer, failed } from "./FakeFiles.ts"
 
@@ -14,7 +15,7 @@ const maxWaiting = 16_384
 
 const decode = Schema.decodeUnknownOption(Schema.Struct({ path: Name, recursive: Schema.optionalKey(Schema.Boolean) }))
 
-type Line = Pick<typeof ChangeLine.Type, "kind" | "path" | "from">
+type Line = Pick<typeof WatchLine.Type, "kind" | "path" | "from">
 
 /** Tells until what is watched is gone. `send` may wait. */
 export const watch = Effect.fnUntraced(function* (

@@ -16,8 +16,34 @@ import { type Kept, type Opening, start, type Vm, VmLost } from "../Vm.ts"
 import { devicesFile, headOf, ownPages, readOwn, standStill, wholeState } from "./Capture.ts"
 import { makeDirectory } from "../internal/Files.ts"
 import { writeOwnPages } from "./OwnPages.ts"
-import type { Keeper, Running, Saved } from "../session/Parking.ts"
 import * as Temporary from "../internal/Temporary.ts"
+
+/** A machine that runs, and what gives back its place on the host once it is dead. */
+export interface Running {
+  readonly vm: Vm
+  readonly leave: Effect.Effect<void>
+}
+
+/** A machine that stands still and is all written down; it runs on when the scope closes, unless it is committed. */
+export interface Prepared {
+  /** Ends the process, and gives the machine that can be woken in its place. */
+  readonly commit: Effect.Effect<Saved>
+}
+
+/** A machine without a process. */
+export interface Saved {
+  readonly bytes: number
+  /** The same machine, running, before its HELLO. */
+  readonly wake: Effect.Effect<Running, SandboxError, Scope.Scope>
+  /** It has run since, and so can never be woken again. */
+  readonly usedUp: () => boolean
+  readonly discard: Effect.Effect<void>
+}
+
+/** Parks machines. */
+export interface Parker {
+  readonly prepare: (vm: Vm) => Effect.Effect<Prepared, SandboxError, Scope.Scope>
+}
 
 /** Where parked machines are kept, and how much there may be of them. */
 export interface Place {
@@ -93,8 +119,8 @@ const versionOf = (file: number): string => {
 /** Again, at its own place and with its own rights. */
 const again = (file: number, flags: string): Opening => [`/proc/self/fd/${file}`, flags]
 
-/** Keeps real machines. */
-export const make = (place: Place): Keeper => {
+/** Parks real machines. */
+export const make = (place: Place): Parker => {
   /** A machine that was saved, and has no process any more. */
   const saved = (
     kept: Kept,

@@ -20,7 +20,7 @@ import {
   makeDecoder,
   Sub
 } from "../../src/guest/Frame.ts"
-import type { GuestHello, Hello } from "../../src/guest/Protocol.ts"
+import type { GuestHello, Hello } from "../../src/guest/Hello.ts"
 
 const hello: Hello = {
   protocol: 1,

@@ -5,7 +5,7 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import { TestClock } from "effect/testing"
 import { Finder, type Registries } from "../../src/egress/Registries.ts"
-import type { NetworkGrant } from "../../src/guest/Protocol.ts"
+import type { NetworkGrant } from "../../src/guest/Hello.ts"
 import { Sub } from "../../src/guest/Frame.ts"
 import { fromApt, Mirror } from "../../src/image/DebianMirror.ts"
 import { install } from "../../src/packages/Install.ts"
@@ -36,9 +36,12 @@ const machine = (answers: ReadonlyArray<object>) => {
         networks.push(network)
         return { protocol: 1, ready: true, languages: [], kernel: "", agent: "" } as const
       }),
-    open: (message) =>
+    open: (method, request) =>
       Effect.sync(() => {
-        const argv = "argv" in message && Array.isArray(message.argv) ? message.argv : undefined
+        const argv =
+          typeof request === "object" && request !== null && "argv" in request && Array.isArray(request.argv)
+            ? request.argv
+            : undefined
         const answer = argv === undefined ? undefined : answers[ran.length]
         if (argv !== undefined) {
           ran.push(String(argv[0]))
@@ -55,12 +58,13 @@ const machine = (answers: ReadonlyArray<object>) => {
           ])
         })
         return {
+          method,
           id: 1,
           takeAll,
           take: takeAll,
           consumed: () => {},
           write: () => Effect.succeed(true),
-          note: () => Effect.void
+          order: () => Effect.void
         }
       })
   }

@@ -22,7 +22,7 @@ type request struct {
 	Env         map[string]string `json:"env"`
 	User        string            `json:"user"`
 	Pty         *size             `json:"pty"`
-	TimeoutMs   *int64            `json:"timeoutMs"`
+	TimeMs      *int64            `json:"timeMs"`
 	MemoryBytes *int64            `json:"memoryBytes"`
 	Processes   *int              `json:"processes"`
 
@@ -90,7 +90,7 @@ func parseRequest(payload []byte) (*request, error) {
 			return nil, err
 		}
 	}
-	if r.TimeoutMs != nil && *r.TimeoutMs < 1 || r.MemoryBytes != nil && *r.MemoryBytes < 1 || r.Processes != nil && *r.Processes < 1 ||
+	if r.TimeMs != nil && *r.TimeMs < 1 || r.MemoryBytes != nil && *r.MemoryBytes < 1 || r.Processes != nil && *r.Processes < 1 ||
 		r.OutputBytes != nil && *r.OutputBytes < 0 {
 		return nil, fmt.Errorf("a limit is less than it can be")
 	}
@@ -98,10 +98,10 @@ func parseRequest(payload []byte) (*request, error) {
 }
 
 func (r *request) timeout() *time.Duration {
-	if r.TimeoutMs == nil {
+	if r.TimeMs == nil {
 		return nil
 	}
-	d := time.Duration(*r.TimeoutMs) * time.Millisecond
+	d := time.Duration(*r.TimeMs) * time.Millisecond
 	return &d
 }
 

@@ -13,7 +13,7 @@ func TestParseRequest(t *testing.T) {
 	if err != nil || strings.Join(r.Argv, "|") != "a|b c|" || r.timeout() != nil || r.Pty != nil {
 		t.Fatalf("got %+v, %v", r, err)
 	}
-	r, err = parseRequest([]byte(`{"shell":"x; y","user":"root","cwd":"/","env":{"A":"b"},"pty":{"cols":1,"rows":10000},"timeoutMs":5}`))
+	r, err = parseRequest([]byte(`{"shell":"x; y","user":"root","cwd":"/","env":{"A":"b"},"pty":{"cols":1,"rows":10000},"timeMs":5}`))
 	if err != nil || strings.Join(r.Argv, "|") != "/bin/bash|-c|x; y" || r.Pty.Rows != 10000 || r.timeout().Milliseconds() != 5 {
 		t.Fatalf("got %+v, %v", r, err)
 	}
@@ -30,7 +30,7 @@ func TestParseRequest(t *testing.T) {
 		"user":           `"user":"nobody"`,
 		"no columns":     `"pty":{"cols":0,"rows":1}`,
 		"too many rows":  `"pty":{"cols":1,"rows":10001}`,
-		"no time":        `"timeoutMs":0`,
+		"no time":        `"timeMs":0`,
 		"negative limit": `"memoryBytes":-1`,
 		"no processes":   `"processes":0`,
 		"type":           `"argv":"x"`,

@@ -89,7 +89,7 @@ func TestLimitsThatWereMet(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
 		}
 	}
-	x := execution{request: &Request{TimeoutMs: &timeout}, started: true, timedOut: true, began: time.Now().Add(-time.Second)}
+	x := execution{request: &Request{TimeMs: &timeout}, started: true, timedOut: true, began: time.Now().Add(-time.Second)}
 	e := &evidence{}
 	e.measure(&x, quiet, quiet)
 	if len(e.Limits) != 1 || e.Limits[0].Allowed != 500 || e.Limits[0].Observed < 1000 {
@@ -163,7 +163,7 @@ func TestEvidenceIsItsJSON(t *testing.T) {
 
 // The quick way must read what the thorough one reads.
 func TestUsualRequestsAndEvidence(t *testing.T) {
-	text := `{"method":"exec","language":"python","codeBytes":8,"stdinBytes":0,"cwd":"/tmp","timeoutMs":30000,"memoryBytes":1048576,` +
+	text := `{"method":"exec","language":"python","codeBytes":8,"stdinBytes":0,"cwd":"/tmp","timeMs":30000,"memoryBytes":1048576,` +
 		`"outputBytes":1048576,"keep":true,"rehearsal":true}`
 	var quick, thorough Request
 	if !quick.usual([]byte(text)) || json.Unmarshal([]byte(text), &thorough) != nil {

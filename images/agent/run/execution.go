@@ -24,7 +24,7 @@ type Request struct {
 	StdinBytes  *int64            `json:"stdinBytes"`
 	Env         map[string]string `json:"env"`
 	Cwd         *string           `json:"cwd"`
-	TimeoutMs   *int64            `json:"timeoutMs"`
+	TimeMs      *int64            `json:"timeMs"`
 	MemoryBytes *int64            `json:"memoryBytes"`
 	Processes   *int              `json:"processes"`
 
@@ -66,8 +66,8 @@ func (r *Request) usual(payload []byte) bool {
 			return number(v, &r.CodeBytes)
 		case "stdinBytes":
 			return number(v, &r.StdinBytes)
-		case "timeoutMs":
-			return number(v, &r.TimeoutMs)
+		case "timeMs":
+			return number(v, &r.TimeMs)
 		case "memoryBytes":
 			return number(v, &r.MemoryBytes)
 		case "outputBytes":
@@ -105,7 +105,7 @@ func (r *Request) check() error {
 		least int64
 	}{
 		{"codeBytes", r.CodeBytes, 0}, {"stdinBytes", r.StdinBytes, 0},
-		{"timeoutMs", r.TimeoutMs, 1}, {"memoryBytes", r.MemoryBytes, 1},
+		{"timeMs", r.TimeMs, 1}, {"memoryBytes", r.MemoryBytes, 1},
 		{"fileSizeBytes", r.FileSizeBytes, 0}, {"outputBytes", r.OutputBytes, 0},
 	} {
 		if n.value != nil && *n.value < n.least {
@@ -275,10 +275,10 @@ func (e *execution) ready() bool { return e.complete[0] && e.complete[1] }
 
 // timeout is zero when there is no time limit.
 func (e *execution) timeout() time.Duration {
-	if e.request.TimeoutMs == nil {
+	if e.request.TimeMs == nil {
 		return 0
 	}
-	return time.Duration(*e.request.TimeoutMs) * time.Millisecond
+	return time.Duration(*e.request.TimeMs) * time.Millisecond
 }
 
 // rest says where what the host does not keep of its outputs is; mostly there

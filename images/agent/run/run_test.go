@@ -340,7 +340,7 @@ func TestOneAtATimeInOrder(t *testing.T) {
 func TestTimeLimitAndCancelKeepAnInterpreterThatHeedsThem(t *testing.T) {
 	m := start(t)
 	m.run(`x=1`, "", "")
-	got := m.run(`sleep 30; echo $?`, "", `,"timeoutMs":200`)
+	got := m.run(`sleep 30; echo $?`, "", `,"timeMs":200`)
 	if len(got.end.Limits) != 1 || got.end.Limits[0].Limit != "time" || got.end.Limits[0].Allowed != 200 ||
 		got.end.Limits[0].Observed < 200 || got.end.State != "kept" || got.stdout != "130\n" {
 		t.Errorf("got %+v", got)
@@ -358,7 +358,7 @@ func TestTimeLimitEndsAnInterpreterThatDoesNot(t *testing.T) {
 	m := start(t)
 	m.run(`x=1`, "", "")
 	began := time.Now()
-	got := m.run(`trap '' INT; echo out; while :; do sleep 1; done`, "", `,"timeoutMs":200`)
+	got := m.run(`trap '' INT; echo out; while :; do sleep 1; done`, "", `,"timeMs":200`)
 	if took := time.Since(began); took < 1200*time.Millisecond || took > 5*time.Second {
 		t.Errorf("it took %v", took)
 	}
@@ -417,7 +417,7 @@ func TestBadRequests(t *testing.T) {
 		`,"env":{"A=B":"x"}`:     "invalid",
 		`,"env":{"A":"x\u0000"}`: "invalid",
 		`,"cwd":"a\u0000"`:       "invalid",
-		`,"timeoutMs":0`:         "invalid",
+		`,"timeMs":0`:         "invalid",
 		`,"memoryBytes":-1`:      "invalid",
 		`,"codeBytes":99`:        "invalid",
 		`,"language":"ruby"`:     "unsupported",

@@ -1,23 +1,21 @@
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
-import * as Exit from "effect/Exit"
 import * as Fiber from "effect/Fiber"
-import * as Scope from "effect/Scope"
 import { TestClock } from "effect/testing"
-import * as Idle from "../../src/session/Idle.ts"
+import * as Usage from "../../src/session/Usage.ts"
 
 const make = Effect.gen(function* () {
   const log: Array<string> = []
-  const idle = yield* Idle.make(
-    1000,
-    () => void log.push("marked"),
-    Effect.sync(() => void log.push("closed"))
-  )
-  const during = <A, E>(effect: Effect.Effect<A, E>) => Effect.scoped(Effect.andThen(idle.use, effect))
-  return { during, idle, log }
+  const usage = yield* Usage.make
+  yield* usage
+    .idleFor(1000, () => void log.push("marked"))
+    .pipe(Effect.andThen(Effect.sync(() => void log.push("closed"))), Effect.forkScoped)
+  const use = Effect.acquireRelease(Effect.sync(usage.enter), () => Effect.sync(usage.leave))
+  const during = <A, E>(effect: Effect.Effect<A, E>) => Effect.scoped(Effect.andThen(use, effect))
+  return { during, log, usage }
 })
 
-describe("Idle", () => {
+describe("Usage", () => {
   it.effect("closes once when nothing was used for so long, and not a millisecond before", () =>
     Effect.gen(function* () {
       const { log } = yield* make
@@ -48,22 +46,19 @@ describe("Idle", () => {
     })
   )
 
-  it.effect("a use ends once, by itself or with its scope", () =>
+  it.effect("says how long is missing until it has been idle for a time", () =>
     Effect.gen(function* () {
-      const { idle, log } = yield* make
-      const scope = yield* Scope.make()
-      const end = yield* Scope.provide(idle.use, scope)
-      const other = yield* idle.use
-      yield* TestClock.adjust(5000)
-      yield* end
-      yield* TestClock.adjust(500)
-      yield* Scope.close(scope, Exit.void)
-      yield* end
-      yield* TestClock.adjust(5000)
-      assert.deepStrictEqual(log, [])
-      yield* other
-      yield* TestClock.adjust(1000)
-      assert.deepStrictEqual(log, ["marked", "closed"])
+      const { during, usage } = yield* make
+      assert.strictEqual(usage.missing(700), 700)
+      yield* TestClock.adjust(300)
+      assert.deepStrictEqual([usage.missing(700), usage.missing(300)], [400, 0])
+      const use = yield* Effect.forkChild(during(Effect.never), { startImmediately: true })
+      assert.deepStrictEqual([usage.inUse(), usage.missing(300)], [true, 300])
+      yield* Fiber.interrupt(use)
+      assert.deepStrictEqual([usage.inUse(), usage.missing(700)], [false, 700])
+      yield* TestClock.adjust(300)
+      usage.touch()
+      assert.strictEqual(usage.missing(700), 700)
     })
   )
 

@@ -13,7 +13,9 @@ import {
   type UnsupportedCommand
 } from "../SandboxError.ts"
 import type { Vm } from "../Vm.ts"
-import * as Attempt from "../session/Attempt.ts"
+import * as Attempt from "./Attempt.ts"
+import * as Context from "./Context.ts"
+import { always } from "./Parking.ts"
 
 /** Packages that cannot be had together are bad input, for which nothing is started. */
 export const asInput = (error: PackageError): SandboxError =>
@@ -29,13 +31,13 @@ export const asInput = (error: PackageError): SandboxError =>
 export const refuse = Effect.fnUntraced(function* (
   error: PackageError,
   vm: Vm,
-  origin: Attempt.Origin,
+  origin: Context.Origin,
   limits: Required<Limits>,
   receipts: Publisher,
   egress: Egress
 ): Effect.fn.Return<never, PermissionDenied | UnsupportedCommand | SandboxError, Scope.Scope> {
-  const holder = yield* Attempt.hold({ vm, origin, limits, receipts, egress })
-  const attempt = yield* Attempt.begin(holder, { language: null, argv: null, code: null, limits: {} })
+  const context = yield* Context.make({ vm, origin, limits, receipts, egress, presence: always })
+  const attempt = yield* Attempt.begin(context, { language: null, argv: null, code: null, limits: {} })
   const name = `${error.ecosystem}:${error.spec}`
   switch (error.reason._tag) {
     case "Refused": {

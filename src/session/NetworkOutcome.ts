@@ -6,10 +6,10 @@
  * one that was caused by such an exception, is the refusal. Of a program that fails by its exit code the agent knows which
  * process met which refusal, and whether the exit code is that process's or was handed on from it.
  */
-import type { Entry } from "./Ledger.ts"
-import type { Outcome } from "../Execution.ts"
-import { hostText, parseHost } from "./Target.ts"
-import type { Evidence } from "../guest/Protocol.ts"
+import type { Entry } from "../egress/Ledger.ts"
+import { hostText, parseHost } from "../egress/Target.ts"
+import type { Evidence } from "../guest/Evidence.ts"
+import type { Outcome } from "./Outcome.ts"
 
 const entryOf = (evidence: Evidence, refused: ReadonlyArray<Entry>): Entry | undefined => {
   const { exception, refused: met } = evidence
