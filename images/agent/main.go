@@ -13,6 +13,7 @@ import (
 	"exec-sandbox/agent/boot"
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/disk"
 	"exec-sandbox/agent/egress"
 	"exec-sandbox/agent/files"
 	"exec-sandbox/agent/process"
@@ -68,10 +69,10 @@ func serve() error {
 	if err := boot.Prioritise(); err != nil {
 		return err
 	}
-	disk := &run.Disk{Root: boot.Scratch}
+	space := &disk.Disk{Root: boot.Scratch}
 	refused := refusals.New("/sys/fs/cgroup/sandbox")
-	sandbox.Disk, sandbox.Refusals = disk, refused
-	tracker, err := changes.New(boot.Scratch, boot.Image, disk.Share)
+	sandbox.Disk, sandbox.Refusals = space, refused
+	tracker, err := changes.New(boot.Scratch, boot.Image, space.Share)
 	if err != nil {
 		return err
 	}
@@ -79,7 +80,7 @@ func serve() error {
 		Directory:    "/run/exec-sandbox",
 		Spill:        "/var/lib/exec-sandbox",
 		Outputs:      "/var/lib/exec-sandbox/output",
-		Disk:         disk,
+		Disk:         space,
 		Changes:      tracker,
 		Refusals:     refused,
 		User:         user,

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"exec-sandbox/agent/disk"
 	"exec-sandbox/agent/quick"
 	"exec-sandbox/agent/refusals"
 )
@@ -26,7 +27,7 @@ type Sandbox struct {
 	user User
 	max  int64
 
-	Disk     *Disk             // what its programs write to
+	Disk     *disk.Disk        // what its programs write to
 	Refusals *refusals.Tracker // of their connections
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/disk"
 	"exec-sandbox/agent/flat"
 	"exec-sandbox/agent/refusals"
 )
@@ -254,7 +255,7 @@ func (e *evidence) count(before, after counters) {
 
 // storage adds the limits that writing met. A full disk is held against a task
 // only when an exception says so, or when this task filled it and failed.
-func (e *evidence) storage(d *Disk, fileSize int64, wasFull bool) {
+func (e *evidence) storage(d *disk.Disk, fileSize int64, wasFull bool) {
 	var exception struct {
 		Errno *string `json:"errno"`
 		Path  *string `json:"path"`
@@ -272,11 +273,11 @@ func (e *evidence) storage(d *Disk, fileSize int64, wasFull bool) {
 	}
 	switch {
 	case errno == "ENOSPC" || errno == "EDQUOT":
-		if allowed, used, ok := d.spaceWhere(exception.Path); ok {
+		if allowed, used, ok := d.SpaceFor(exception.Path); ok {
 			e.Limits = append(e.Limits, limitHit{"disk", allowed, used})
 		}
-	case e.ExitCode != nil && *e.ExitCode != 0 && !wasFull && d.isFull():
-		allowed, used, _ := d.space()
+	case e.ExitCode != nil && *e.ExitCode != 0 && !wasFull && d.IsFull():
+		allowed, used, _ := d.Space()
 		e.Limits = append(e.Limits, limitHit{"disk", allowed, used})
 	}
 }

@@ -272,7 +272,7 @@ func (i *interpreter) begin(e *execution) {
 	if e.request.FileSizeBytes != nil {
 		e.fileSize = *e.request.FileSizeBytes
 	}
-	e.wasFull = i.runner.config.Disk.isFull()
+	e.wasFull = i.runner.config.Disk.IsFull()
 	e.refused = i.runner.config.Refusals.Mark()
 	if e.request.Changes != nil {
 		e.mark = i.runner.config.Changes.Mark()
@@ -340,7 +340,7 @@ func (i *interpreter) crowded(err error) *evidence {
 	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return nil
 	}
-	allowed, used, ok := i.runner.config.Disk.spaceWhere(nil)
+	allowed, used, ok := i.runner.config.Disk.SpaceFor(nil)
 	if !ok {
 		used, allowed = i.runner.space()
 	}

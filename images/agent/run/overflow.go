@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/disk"
 	"exec-sandbox/agent/quick"
 )
 
@@ -15,7 +16,7 @@ const held = 1 << 20
 // Overflow keeps what the host will not: an output from the middle of its
 // limit on, in a file of the guest, once the output is longer than the limit.
 type Overflow struct {
-	disk      *Disk
+	disk      *disk.Disk
 	directory int
 	path      string // of the directory
 	name      string
@@ -81,7 +82,7 @@ func (o *Overflow) crowds() bool {
 		return false
 	}
 	o.checked = o.total
-	allowed, used, ok := o.disk.space()
+	allowed, used, ok := o.disk.Space()
 	return ok && allowed-used < allowed/8
 }
 

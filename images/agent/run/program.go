@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"exec-sandbox/agent/disk"
 	"exec-sandbox/agent/refusals"
 )
 
@@ -43,7 +44,7 @@ type Program struct {
 	before counters
 	began  time.Time
 
-	disk     *Disk
+	disk     *disk.Disk
 	fileSize int64
 	wasFull  bool
 	refusals *refusals.Tracker
@@ -62,7 +63,7 @@ func (s *Sandbox) Launch(reaper *Reaper, l Launch) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Program{began: time.Now(), group: group, disk: s.Disk, fileSize: l.FileSizeBytes, wasFull: s.Disk.isFull()}
+	p := &Program{began: time.Now(), group: group, disk: s.Disk, fileSize: l.FileSizeBytes, wasFull: s.Disk.IsFull()}
 	p.refusals, p.refused = s.Refusals, s.Refusals.Mark()
 	if err := p.start(reaper, l); err != nil {
 		group.remove()

@@ -13,6 +13,7 @@ import (
 
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/disk"
 	"exec-sandbox/agent/refusals"
 )
 
@@ -35,7 +36,7 @@ type Config struct {
 	Directory    string // where interpreters have their directories
 	Spill        string // where large inputs lie, on the disk
 	Outputs      string // where the rest of long outputs lies, on the disk
-	Disk         *Disk
+	Disk         *disk.Disk
 	Changes      *changes.Tracker
 	Refusals     *refusals.Tracker
 	User         User

@@ -1,4 +1,5 @@
-package run
+// Package disk measures and limits the space on the file system that users write to.
+package disk
 
 import (
 	"fmt"
@@ -62,8 +63,8 @@ func (d *Disk) Reserve(bytes int64) error {
 // full is less than any write needs.
 const full = 64 << 10
 
-// space says how many bytes users may have and how many they have.
-func (d *Disk) space() (allowed, used int64, ok bool) {
+// Space says how many bytes users may have and how many they have.
+func (d *Disk) Space() (allowed, used int64, ok bool) {
 	var st unix.Statfs_t
 	if d == nil || d.Root < 0 || quick.FileSystem(d.Root, &st) != nil {
 		return 0, 0, false
@@ -80,19 +81,19 @@ func (d *Disk) space() (allowed, used int64, ok bool) {
 // others are the file systems in memory that users may write to.
 var others = []string{"/dev/shm", "/run"}
 
-// spaceWhere is space of the file system that a task could not write to: the
+// SpaceFor is Space of the file system that a task could not write to: the
 // one of the path, or one that is full. Not ok: nobody can say.
-func (d *Disk) spaceWhere(path *string) (allowed, used int64, ok bool) {
+func (d *Disk) SpaceFor(path *string) (allowed, used int64, ok bool) {
 	var st unix.Statfs_t
 	if path != nil && filepath.IsAbs(*path) &&
 		(unix.Statfs(*path, &st) == nil || unix.Statfs(filepath.Dir(*path), &st) == nil) {
 		if st.Type == unix.OVERLAYFS_SUPER_MAGIC {
-			return d.space()
+			return d.Space()
 		}
 		return sizes(&st)
 	}
-	if d.isFull() {
-		return d.space()
+	if d.IsFull() {
+		return d.Space()
 	}
 	for _, other := range others {
 		if unix.Statfs(other, &st) == nil && int64(st.Bavail)*st.Bsize < full {
@@ -110,15 +111,15 @@ func sizes(st *unix.Statfs_t) (allowed, used int64, ok bool) {
 // Share is how many bytes we may use for our own purposes: not much, and
 // nothing of what users may soon need.
 func (d *Disk) Share() int64 {
-	allowed, used, ok := d.space()
+	allowed, used, ok := d.Space()
 	if !ok || allowed-used < allowed/8 {
 		return 0
 	}
 	return allowed / 16
 }
 
-// isFull reports whether nothing more can be written.
-func (d *Disk) isFull() bool {
-	allowed, used, ok := d.space()
+// IsFull reports whether nothing more can be written.
+func (d *Disk) IsFull() bool {
+	allowed, used, ok := d.Space()
 	return ok && allowed-used < full
 }
