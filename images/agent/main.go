@@ -17,6 +17,7 @@ import (
 	"exec-sandbox/agent/egress"
 	"exec-sandbox/agent/files"
 	"exec-sandbox/agent/process"
+	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/refusals"
 	"exec-sandbox/agent/run"
 	"exec-sandbox/agent/session"
@@ -55,10 +56,10 @@ func serve() error {
 	}
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
-	reaper := run.NewReaper()
+	reaper := program.NewReaper()
 	go reaper.Run(children) // lives as long as the machine
 
-	user := run.User{UID: 1000, GID: 1000, Name: "user", Home: "/home/user"}
+	user := program.User{UID: 1000, GID: 1000, Name: "user", Home: "/home/user"}
 	sandbox, err := run.NewSandbox("/sys/fs/cgroup", user)
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/run"
 )
 
@@ -23,8 +24,8 @@ const dying = 5 * time.Second
 // Spawner starts programs.
 type Spawner struct {
 	Sandbox *run.Sandbox
-	Reaper  *run.Reaper
-	User    run.User
+	Reaper  *program.Reaper
+	User    program.User
 	Session func() run.Session
 	Changes *changes.Tracker
 	// Overflow keeps what the host will not of an output.
@@ -141,7 +142,7 @@ func (p *process) start() error {
 	s, r := p.spawner, p.request
 	user, session := s.User, s.Session()
 	if r.User == "root" {
-		user = run.Root
+		user = program.Root
 	}
 	files, err := p.open(user)
 	defer func() {
@@ -192,7 +193,7 @@ func (p *process) start() error {
 
 // open makes the program's standard files, or the one terminal that is all of
 // them, and our ends. The program's are the caller's to close.
-func (p *process) open(user run.User) (theirs []int, err error) {
+func (p *process) open(user program.User) (theirs []int, err error) {
 	defer func() {
 		if err != nil {
 			p.close()
@@ -270,7 +271,7 @@ func (p *process) close() {
 }
 
 // fell tells why the program could not be started.
-func (p *process) fell(failure *run.Failure, status syscall.WaitStatus) {
+func (p *process) fell(failure *program.Failure, status syscall.WaitStatus) {
 	p.input.stop()
 	for _, o := range p.outputs {
 		o.Drain(nobody)
@@ -283,9 +284,9 @@ func (p *process) fell(failure *run.Failure, status syscall.WaitStatus) {
 		return
 	}
 	switch failure.Kind {
-	case run.NotEntered:
+	case program.NotEntered:
 		p.stream.Reset("invalid", fmt.Sprintf("the working directory %q: %s", failure.Path, failure.Message))
-	case run.TooLarge:
+	case program.TooLarge:
 		p.stream.Reset("invalid", "arguments and environment are too large")
 	default:
 		p.stream.Reset("failed", failure.Message)
@@ -361,7 +362,7 @@ func (p *process) resize(s size) {
 // stop is how a limit ends all of the program.
 func (p *process) stop() {
 	p.program.Signal(unix.SIGINT)
-	p.grace = run.Grace()
+	p.grace = program.Grace()
 }
 
 // end asks all of the program to end.
@@ -371,7 +372,7 @@ func (p *process) end() {
 		p.program.Signal(unix.SIGHUP) // an interactive shell heeds nothing else
 	}
 	p.program.Signal(unix.SIGCONT)
-	p.grace = run.Grace()
+	p.grace = program.Grace()
 }
 
 // finish tells the end of a program that ran. What it leaves running stays,

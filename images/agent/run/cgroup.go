@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"exec-sandbox/agent/disk"
+	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/quick"
 	"exec-sandbox/agent/refusals"
 )
@@ -24,7 +25,7 @@ const reserve = 48 << 20
 // Sandbox is the cgroup above all that users run.
 type Sandbox struct {
 	root string
-	user User
+	user program.User
 	max  int64
 
 	Disk     *disk.Disk        // what its programs write to
@@ -32,7 +33,7 @@ type Sandbox struct {
 }
 
 // NewSandbox makes it below the mounted cgroup2 hierarchy.
-func NewSandbox(hierarchy string, user User) (*Sandbox, error) {
+func NewSandbox(hierarchy string, user program.User) (*Sandbox, error) {
 	root := filepath.Join(hierarchy, "sandbox")
 	if err := os.Mkdir(root, 0o755); err != nil && !os.IsExist(err) {
 		return nil, fmt.Errorf("making the sandbox's cgroup: %w", err)
@@ -125,7 +126,7 @@ func (g *cgroup) write(name, value string) error {
 }
 
 func (g *cgroup) command(argv []string) []string {
-	return step{procs: g.procs(), user: g.sandbox.user}.command(argv)
+	return program.Step{Procs: g.procs(), User: g.sandbox.user}.Command(argv)
 }
 
 func (g *cgroup) procs() string { return filepath.Join(g.path, "cgroup.procs") }

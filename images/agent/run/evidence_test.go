@@ -11,6 +11,7 @@ import (
 
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/program"
 )
 
 func TestEvidenceOfAnInterpreter(t *testing.T) {
@@ -199,5 +200,28 @@ func TestUsualRequestsAndEvidence(t *testing.T) {
 	}
 	if (&evidence{}).usual([]byte(`{"exitCode":0,"exception":null,"commands":[],"result":{"repr":"1"}}`)) {
 		t.Error("a result is taken for none")
+	}
+}
+
+func TestExplain(t *testing.T) {
+	for _, c := range []struct {
+		failure program.Failure
+		known   bool
+		code    int
+	}{
+		{program.Failure{Kind: program.NotFound, Errno: "ENOENT"}, true, 127},
+		{program.Failure{Kind: program.NotExecutable, Errno: "ENOENT", Path: "/x"}, true, 127},
+		{program.Failure{Kind: program.NotExecutable, Errno: "ENOEXEC", Path: "/x"}, true, 126},
+		{program.Failure{Kind: program.NotPermitted, Errno: "EACCES", Path: "/x"}, true, 126},
+		{program.Failure{Kind: program.NotEntered, Errno: "EACCES", Path: "/x"}, true, 126},
+		{program.Failure{Kind: program.NotEntered, Errno: "ENOENT", Path: "/x"}, false, 0},
+		{program.Failure{Kind: program.TooLarge}, false, 0},
+	} {
+		e := &evidence{}
+		e.fromStatus(syscall.WaitStatus(0))
+		f := c.failure
+		if known := e.Explain("x", &f); known != c.known || known && *e.ExitCode != c.code {
+			t.Errorf("%+v: got %v, %d", f, known, *e.ExitCode)
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/identity"
+	"exec-sandbox/agent/program"
 )
 
 const (
@@ -324,7 +325,7 @@ func (i *interpreter) begin(e *execution) {
 	}
 	wait := acknowledgement
 	if e.timeout() > 0 {
-		wait = e.timeout() + grace
+		wait = e.timeout() + program.MaxGrace
 	}
 	e.timer = i.after(wait, func() {
 		if i.current == e && !e.started && e.interrupted.IsZero() {
@@ -438,7 +439,7 @@ func (i *interpreter) interrupt() {
 	if !e.interrupted.IsZero() || p == nil {
 		return
 	}
-	e.interrupted, e.grace = time.Now(), Grace()
+	e.interrupted, e.grace = time.Now(), program.Grace()
 	asked := map[int]string{}
 	p.group.interrupt(asked)
 	i.nudge(e, p, asked)
@@ -454,7 +455,7 @@ func (i *interpreter) interrupt() {
 // before that call ends. SIGURG ends it: python.c and bash.c have a handler for
 // it, and elsewhere it is ignored.
 func (i *interpreter) nudge(e *execution, p *process, asked map[int]string) {
-	i.after(graceStep, func() {
+	i.after(program.GraceStep, func() {
 		if i.current == e && i.process == p {
 			p.group.interrupt(asked)
 			_ = unix.Tgkill(p.pid, p.pid, unix.SIGURG)

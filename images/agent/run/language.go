@@ -5,13 +5,6 @@ import (
 	"strings"
 )
 
-// User is who runs everything that is not the agent's own.
-type User struct {
-	UID, GID int
-	Name     string
-	Home     string
-}
-
 // Language is what a caller may ask for, and the interpreter that runs it.
 type Language struct {
 	Name        string
@@ -64,20 +57,4 @@ func Installed(all []Interpreter) []Interpreter {
 		}
 	}
 	return found
-}
-
-// environment is what every interpreter starts with, under the session's own.
-func environment(user User, session map[string]string) []string {
-	env := map[string]string{
-		"HOME":    user.Home,
-		"USER":    user.Name,
-		"LOGNAME": user.Name,
-		"SHELL":   "/bin/bash",
-		"LANG":    "C.UTF-8",
-		"PATH":    user.Home + "/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-	}
-	for name, value := range session {
-		env[name] = value
-	}
-	return pairs(env)
 }

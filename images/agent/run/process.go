@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/quick"
 )
 
@@ -82,7 +83,7 @@ func (i *interpreter) launch(session *Session) (p *process, err error) {
 		Dir: user.Home,
 		// A session's environment comes with each execution: an interpreter may
 		// live on in another session, which must not see it.
-		Env:   environment(user, preload),
+		Env:   program.Environment(user, preload),
 		Files: []uintptr{null, null, uintptr(i.runner.errors)},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})

@@ -11,17 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"exec-sandbox/agent/disk"
+	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/refusals"
 )
-
-// Root is who runs what a caller wants to run with every privilege of the
-// machine. The machine is the boundary.
-var Root = User{Name: "root", Home: "/root"}
 
 // Launch is how a caller's program is started.
 type Launch struct {
 	Name        string // of its cgroup
-	User        User
+	User        program.User
 	Argv        []string
 	Cwd         string
 	Env         map[string]string // over the usual one
@@ -58,7 +55,7 @@ type Evidence = evidence
 func (r *Runner) Session() Session { return *r.current() }
 
 // Launch starts a program, or leaves nothing behind.
-func (s *Sandbox) Launch(reaper *Reaper, l Launch) (*Program, error) {
+func (s *Sandbox) Launch(reaper *program.Reaper, l Launch) (*Program, error) {
 	group, err := s.group(l.Name)
 	if err != nil {
 		return nil, err
@@ -72,7 +69,7 @@ func (s *Sandbox) Launch(reaper *Reaper, l Launch) (*Program, error) {
 	return p, nil
 }
 
-func (p *Program) start(reaper *Reaper, l Launch) error {
+func (p *Program) start(reaper *program.Reaper, l Launch) error {
 	if err := p.group.limit(l.MemoryBytes, l.Processes); err != nil {
 		return err
 	}
@@ -90,10 +87,10 @@ func (p *Program) start(reaper *Reaper, l Launch) error {
 	for i := 0; i < report; i++ {
 		files = append(files, uintptr(l.Files[i%len(l.Files)]))
 	}
-	start := step{procs: p.group.procs(), user: l.User, fileSize: l.FileSizeBytes, cwd: l.Cwd, report: report}
+	start := program.Step{Procs: p.group.procs(), User: l.User, FileSize: l.FileSizeBytes, Cwd: l.Cwd, Report: report}
 	var err error
-	p.PID, p.Exit, err = reaper.Start(start.command(l.Argv), &syscall.ProcAttr{
-		Env:   environment(l.User, l.Env),
+	p.PID, p.Exit, err = reaper.Start(start.Command(l.Argv), &syscall.ProcAttr{
+		Env:   program.Environment(l.User, l.Env),
 		Files: append(files, uintptr(pipe[1])),
 		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: l.Terminal},
 	})
@@ -105,11 +102,11 @@ func (p *Program) start(reaper *Reaper, l Launch) error {
 
 // Started waits until the process has become the program, or for the reason
 // why it did not.
-func (p *Program) Started() *Failure {
+func (p *Program) Started() *program.Failure {
 	defer p.report.Close()
 	const most = 16 << 10
 	text, _ := io.ReadAll(io.LimitReader(p.report, most))
-	return parseFailure(text) // executing it closed the pipe
+	return program.ParseFailure(text) // executing it closed the pipe
 }
 
 // Signal reaches every process of the program.
@@ -147,11 +144,11 @@ func (p *Program) Evidence(status syscall.WaitStatus, timeout *time.Duration) *E
 
 // Explain makes it the evidence of a program that could not be started. False
 // means that the evidence has no words for this reason.
-func (e *evidence) Explain(name string, f *Failure) bool {
+func (e *evidence) Explain(name string, f *program.Failure) bool {
 	code := 126
 	switch f.Kind {
-	case NotFound, NotExecutable, NotPermitted:
-		if f.Errno == "ENOENT" || f.Kind == NotFound {
+	case program.NotFound, program.NotExecutable, program.NotPermitted:
+		if f.Errno == "ENOENT" || f.Kind == program.NotFound {
 			code = 127
 		}
 		var path *string
@@ -163,7 +160,7 @@ func (e *evidence) Explain(name string, f *Failure) bool {
 			Kind string  `json:"kind"`
 			Path *string `json:"path"`
 		}{{name, f.Kind, path}})
-	case NotEntered:
+	case program.NotEntered:
 		if f.Errno != "EACCES" && f.Errno != "EPERM" {
 			return false
 		}

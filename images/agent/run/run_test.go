@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/program"
 )
 
 // script is an interpreter of shell code that keeps to the protocol. It stands
@@ -98,8 +99,8 @@ func (o opener) Open(s *channel.Stream, payload []byte) error {
 func start(t *testing.T) *machine {
 	t.Helper()
 	root := t.TempDir()
-	program := filepath.Join(root, "interpreter.sh")
-	if err := os.WriteFile(program, []byte(script), 0o600); err != nil {
+	source := filepath.Join(root, "interpreter.sh")
+	if err := os.WriteFile(source, []byte(script), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(filepath.Join(root, "pids"), 0o700); err != nil {
@@ -107,13 +108,13 @@ func start(t *testing.T) *machine {
 	}
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
-	reaper := NewReaper()
+	reaper := program.NewReaper()
 	go reaper.Run(children)
 	runner, err := New(Config{
 		Directory:    filepath.Join(root, "run"),
 		Spill:        filepath.Join(root, "spill"),
-		User:         User{UID: os.Getuid(), GID: os.Getgid(), Name: "user", Home: root},
-		Interpreters: []Interpreter{{Name: "bash", Argv: []string{"/bin/bash", program}, Shell: true}},
+		User:         program.User{UID: os.Getuid(), GID: os.Getgid(), Name: "user", Home: root},
+		Interpreters: []Interpreter{{Name: "bash", Argv: []string{"/bin/bash", source}, Shell: true}},
 		Reaper:       reaper,
 		Group: func(name string) (group, error) {
 			return &plain{filepath.Join(root, "pids", name)}, nil

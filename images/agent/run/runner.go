@@ -14,6 +14,7 @@ import (
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/disk"
+	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/refusals"
 )
 
@@ -39,9 +40,9 @@ type Config struct {
 	Disk         *disk.Disk
 	Changes      *changes.Tracker
 	Refusals     *refusals.Tracker
-	User         User
+	User         program.User
 	Interpreters []Interpreter
-	Reaper       *Reaper
+	Reaper       *program.Reaper
 	Group        func(name string) (group, error)
 	Log          func(format string, args ...any)
 	Debug        bool // interpreters' own errors go to the console

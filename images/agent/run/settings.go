@@ -2,10 +2,11 @@ package run
 
 import (
 	"bytes"
-	"sort"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"exec-sandbox/agent/program"
 )
 
 // settings are what an interpreter applies before one execution.
@@ -45,7 +46,7 @@ func (s settings) encode(out []byte, shell bool) []byte {
 	}
 	assign("entropy", text(s.Entropy))
 	assign("cwd", text(s.Cwd))
-	env := pairs(s.Env)
+	env := program.Pairs(s.Env)
 	for i, pair := range env {
 		env[i] = quote(pair)
 	}
@@ -75,7 +76,7 @@ func (s settings) fields(out []byte) []byte {
 	}
 	out = append(strconv.AppendInt(out, int64(len(s.Env)), 10), 0)
 	if len(s.Env) > 0 {
-		for _, pair := range pairs(s.Env) {
+		for _, pair := range program.Pairs(s.Env) {
 			out = append(append(out, pair...), 0)
 		}
 	}
@@ -85,14 +86,4 @@ func (s settings) fields(out []byte) []byte {
 // quote makes one word of any text without NUL.
 func quote(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
-}
-
-// pairs is an environment as execve takes it, in a stable order.
-func pairs(env map[string]string) []string {
-	out := make([]string, 0, len(env))
-	for name, value := range env {
-		out = append(out, name+"="+value)
-	}
-	sort.Strings(out)
-	return out
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/quick"
 )
 
@@ -42,7 +43,7 @@ type slot struct {
 var spilled atomic.Uint64
 
 // newSlot prepares an execution in the interpreter's directory.
-func newSlot(base int, basePath string, number int, user User) (*slot, error) {
+func newSlot(base int, basePath string, number int, user program.User) (*slot, error) {
 	s := &slot{name: strconv.Itoa(number), base: base, basePath: basePath, directory: -1, code: -1, stdin: -1}
 	if err := s.prepare(user); err != nil {
 		s.discard()
@@ -51,7 +52,7 @@ func newSlot(base int, basePath string, number int, user User) (*slot, error) {
 	return s, nil
 }
 
-func (s *slot) prepare(user User) (err error) {
+func (s *slot) prepare(user program.User) (err error) {
 	if err := quick.MakeDirectory(s.base, s.name, 0o700); err != nil {
 		return fmt.Errorf("making its directory: %w", err)
 	}
@@ -189,7 +190,7 @@ func (s *slot) discard() {
 	s.remove()
 }
 
-func makeFIFO(directory int, name string, user User) error {
+func makeFIFO(directory int, name string, user program.User) error {
 	if err := quick.MakeFIFO(directory, name, 0o600); err != nil {
 		return fmt.Errorf("making the FIFO %s: %w", name, err)
 	}

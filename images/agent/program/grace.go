@@ -1,13 +1,13 @@
-package run
+package program
 
 import "time"
 
 // Time between asking programs to end and killing them, in steps of which each
 // counts once.
 const (
-	graceStep  = 50 * time.Millisecond
+	GraceStep  = 50 * time.Millisecond
 	graceSteps = 20
-	grace      = graceSteps * graceStep
+	MaxGrace   = graceSteps * GraceStep
 )
 
 // Grace returns what is closed once a program has had its time to heed a signal.
@@ -17,7 +17,7 @@ func Grace() <-chan struct{} {
 	over := make(chan struct{})
 	go func() { // ends by itself
 		for n := 0; n < graceSteps; n++ {
-			time.Sleep(graceStep)
+			time.Sleep(GraceStep)
 		}
 		close(over)
 	}()

@@ -1,4 +1,4 @@
-package run
+package program
 
 import (
 	"bytes"
@@ -10,32 +10,32 @@ import (
 // launcher is the program that runs between the agent's fork and a user's
 // program; images/interpreters/launch.c says what it does. (The agent itself
 // in its place took two thirds of a short program's time.)
-const launcher = library + "launch"
+const launcher = "/usr/lib/exec-sandbox/launch"
 
-// step is what that step does before it becomes the program.
-type step struct {
-	procs string // where it enters its cgroup
-	user  User
+// Step is what it does before it becomes the program.
+type Step struct {
+	Procs string // where it enters its cgroup
+	User  User
 	// For a caller's program only: how large its files may become, where it
 	// starts, as the user, and the descriptor that says why it cannot. An
 	// interpreter starts where it is.
-	fileSize int64
-	cwd      string
-	report   int
+	FileSize int64
+	Cwd      string
+	Report   int
 }
 
-// command is the command line of the step.
-func (s step) command(argv []string) []string {
+// Command is the command line of the step.
+func (s Step) Command(argv []string) []string {
 	head := []string{
-		launcher, s.procs, strconv.Itoa(s.user.UID), strconv.Itoa(s.user.GID),
-		strconv.FormatInt(s.fileSize, 10), strconv.Itoa(s.report), s.cwd,
+		launcher, s.Procs, strconv.Itoa(s.User.UID), strconv.Itoa(s.User.GID),
+		strconv.FormatInt(s.FileSize, 10), strconv.Itoa(s.Report), s.Cwd,
 	}
 	return append(head, argv...)
 }
 
-// parseFailure reads what the step reports; nil when there is nothing, because
+// ParseFailure reads what the step reports; nil when there is nothing, because
 // it became the program.
-func parseFailure(text []byte) *Failure {
+func ParseFailure(text []byte) *Failure {
 	if len(text) == 0 {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package run
+package program
 
 // Why a program cannot be started.
 const (

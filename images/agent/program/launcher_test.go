@@ -1,11 +1,10 @@
-package run
+package program
 
 import (
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 )
 
@@ -28,7 +27,7 @@ func launch(t *testing.T) func(cwd string, argv ...string) *Failure {
 			t.Fatal(err)
 		}
 		defer read.Close()
-		command := step{cwd: cwd, report: 3}.command(argv)
+		command := Step{Cwd: cwd, Report: 3}.Command(argv)
 		run := &exec.Cmd{Path: path, Args: command, ExtraFiles: []*os.File{write}}
 		if err := run.Start(); err != nil {
 			t.Fatal(err)
@@ -39,17 +38,17 @@ func launch(t *testing.T) func(cwd string, argv ...string) *Failure {
 			t.Fatal(err)
 		}
 		_ = run.Wait()
-		return parseFailure(text)
+		return ParseFailure(text)
 	}
 }
 
 func TestFailuresThatNobodyUnderstands(t *testing.T) {
 	for _, text := range []string{"x", "?1\x00", "nx\x00", "\x00"} {
-		if f := parseFailure([]byte(text)); f == nil || f.Kind != FailedSetup {
+		if f := ParseFailure([]byte(text)); f == nil || f.Kind != FailedSetup {
 			t.Errorf("%q: got %+v", text, f)
 		}
 	}
-	if f := parseFailure([]byte("s13\x00entering the cgroup")); f.Errno != "EACCES" || f.Message != "entering the cgroup: permission denied" {
+	if f := ParseFailure([]byte("s13\x00entering the cgroup")); f.Errno != "EACCES" || f.Message != "entering the cgroup: permission denied" {
 		t.Errorf("got %+v", f)
 	}
 }
@@ -86,28 +85,5 @@ func TestWhatCannotBeStarted(t *testing.T) {
 	}
 	if f := become("/", "true"); f != nil {
 		t.Errorf("got %+v", f)
-	}
-}
-
-func TestExplain(t *testing.T) {
-	for _, c := range []struct {
-		failure Failure
-		known   bool
-		code    int
-	}{
-		{Failure{Kind: NotFound, Errno: "ENOENT"}, true, 127},
-		{Failure{Kind: NotExecutable, Errno: "ENOENT", Path: "/x"}, true, 127},
-		{Failure{Kind: NotExecutable, Errno: "ENOEXEC", Path: "/x"}, true, 126},
-		{Failure{Kind: NotPermitted, Errno: "EACCES", Path: "/x"}, true, 126},
-		{Failure{Kind: NotEntered, Errno: "EACCES", Path: "/x"}, true, 126},
-		{Failure{Kind: NotEntered, Errno: "ENOENT", Path: "/x"}, false, 0},
-		{Failure{Kind: TooLarge}, false, 0},
-	} {
-		e := &evidence{}
-		e.fromStatus(syscall.WaitStatus(0))
-		f := c.failure
-		if known := e.Explain("x", &f); known != c.known || known && *e.ExitCode != c.code {
-			t.Errorf("%+v: got %v, %d", f, known, *e.ExitCode)
-		}
 	}
 }

@@ -1,0 +1,42 @@
+// Package program starts processes: as which user, with what environment, in
+// which cgroup, and why one could not be started. It also collects their exits.
+package program
+
+import "sort"
+
+// User is who runs everything that is not the agent's own.
+type User struct {
+	UID, GID int
+	Name     string
+	Home     string
+}
+
+// Root is who runs what a caller wants to run with every privilege of the
+// machine. The machine is the boundary.
+var Root = User{Name: "root", Home: "/root"}
+
+// Environment is what every program starts with, under the session's own.
+func Environment(user User, session map[string]string) []string {
+	env := map[string]string{
+		"HOME":    user.Home,
+		"USER":    user.Name,
+		"LOGNAME": user.Name,
+		"SHELL":   "/bin/bash",
+		"LANG":    "C.UTF-8",
+		"PATH":    user.Home + "/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+	}
+	for name, value := range session {
+		env[name] = value
+	}
+	return Pairs(env)
+}
+
+// Pairs is an environment as execve takes it, in a stable order.
+func Pairs(env map[string]string) []string {
+	out := make([]string, 0, len(env))
+	for name, value := range env {
+		out = append(out, name+"="+value)
+	}
+	sort.Strings(out)
+	return out
+}
