@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"exec-sandbox/agent/boot"
+	"exec-sandbox/agent/cgroup"
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/disk"
@@ -60,7 +61,7 @@ func serve() error {
 	go reaper.Run(children) // lives as long as the machine
 
 	user := program.User{UID: 1000, GID: 1000, Name: "user", Home: "/home/user"}
-	sandbox, err := run.NewSandbox("/sys/fs/cgroup", user)
+	sandbox, err := cgroup.New("/sys/fs/cgroup")
 	if err != nil {
 		return err
 	}
@@ -72,7 +73,6 @@ func serve() error {
 	}
 	space := &disk.Disk{Root: boot.Scratch}
 	refused := refusals.New("/sys/fs/cgroup/sandbox")
-	sandbox.Disk, sandbox.Refusals = space, refused
 	tracker, err := changes.New(boot.Scratch, boot.Image, space.Share)
 	if err != nil {
 		return err
@@ -87,14 +87,17 @@ func serve() error {
 		User:         user,
 		Interpreters: run.Installed(run.Interpreters),
 		Reaper:       reaper,
-		Group:        sandbox.Group,
-		Log:          boot.Log,
-		Debug:        boot.Debug(),
+		Group:        func(name string) (run.Group, error) { return sandbox.Group(name) },
+		Command: func(procs string, argv []string) []string {
+			return program.Step{Procs: procs, User: user}.Command(argv)
+		},
+		Log:   boot.Log,
+		Debug: boot.Debug(),
 	})
 	if err != nil {
 		return err
 	}
-	spawner := &process.Spawner{Sandbox: sandbox, Reaper: reaper, User: user, Session: runner.Session, Changes: tracker, Overflow: runner.NewOverflow, Log: boot.Log}
+	spawner := &process.Spawner{Sandbox: sandbox, Disk: space, Refusals: refused, Reaper: reaper, User: user, Session: runner.Session, Changes: tracker, Overflow: runner.NewOverflow, Log: boot.Log}
 	service := files.New(reaper, user.UID, user.GID, user.Home, boot.Log)
 	if err := service.Start(); err != nil {
 		return err

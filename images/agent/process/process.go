@@ -12,9 +12,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"exec-sandbox/agent/cgroup"
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/disk"
 	"exec-sandbox/agent/program"
+	"exec-sandbox/agent/refusals"
 	"exec-sandbox/agent/run"
 )
 
@@ -23,11 +26,13 @@ const dying = 5 * time.Second
 
 // Spawner starts programs.
 type Spawner struct {
-	Sandbox *run.Sandbox
-	Reaper  *program.Reaper
-	User    program.User
-	Session func() run.Session
-	Changes *changes.Tracker
+	Sandbox  *cgroup.Sandbox
+	Disk     *disk.Disk
+	Refusals *refusals.Tracker
+	Reaper   *program.Reaper
+	User     program.User
+	Session  func() run.Session
+	Changes  *changes.Tracker
 	// Overflow keeps what the host will not of an output.
 	Overflow func(id uint32, name string, limit *int64, keep bool) *run.Overflow
 	Log      func(format string, args ...any)
@@ -163,6 +168,7 @@ func (p *process) start() error {
 		}
 	}
 	launch := run.Launch{
+		Sandbox: s.Sandbox, Disk: s.Disk, Refusals: s.Refusals,
 		Name: "process-" + strconv.FormatUint(s.count.Add(1), 10), User: user, Argv: r.Argv, Cwd: user.Home, Env: env,
 		Files: files, Terminal: r.Pty != nil,
 		MemoryBytes: session.MemoryBytes, Processes: session.Processes, FileSizeBytes: session.FileSizeBytes,
@@ -182,7 +188,7 @@ func (p *process) start() error {
 	if r.Changes != nil {
 		p.mark = s.Changes.Mark()
 	}
-	p.program, err = s.Sandbox.Launch(s.Reaper, launch)
+	p.program, err = launch.Start(s.Reaper)
 	if err != nil {
 		s.Changes.Drop(p.mark)
 		p.close()

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"exec-sandbox/agent/cgroup"
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/disk"
@@ -217,7 +218,7 @@ func (e *evidence) fromStatus(status syscall.WaitStatus) {
 }
 
 // measure adds usage and limits from the counters before and after.
-func (e *evidence) measure(x *execution, before, after counters) {
+func (e *evidence) measure(x *execution, before, after cgroup.Counters) {
 	if x.started {
 		e.Usage.WallMs = milliseconds(time.Since(x.began))
 	}
@@ -232,24 +233,24 @@ func (e *evidence) measure(x *execution, before, after counters) {
 }
 
 // count adds what the kernel counted between two readings.
-func (e *evidence) count(before, after counters) {
-	if before.cpuMicros >= 0 && after.cpuMicros >= before.cpuMicros {
-		cpu := float64(after.cpuMicros-before.cpuMicros) / 1000
+func (e *evidence) count(before, after cgroup.Counters) {
+	if before.CPUMicros >= 0 && after.CPUMicros >= before.CPUMicros {
+		cpu := float64(after.CPUMicros-before.CPUMicros) / 1000
 		e.Usage.CPUMs = &cpu
 	}
-	if after.peakBytes >= 0 {
-		peak := after.peakBytes
+	if after.PeakBytes >= 0 {
+		peak := after.PeakBytes
 		e.Usage.PeakMemoryBytes = &peak
 	}
-	if before.oomKills >= 0 && after.oomKills > before.oomKills {
-		peak := after.peakBytes
+	if before.OOMKills >= 0 && after.OOMKills > before.OOMKills {
+		peak := after.PeakBytes
 		if peak < 0 {
-			peak = after.maxBytes
+			peak = after.MaxBytes
 		}
-		e.Limits = append(e.Limits, limitHit{"memory", after.maxBytes, peak})
+		e.Limits = append(e.Limits, limitHit{"memory", after.MaxBytes, peak})
 	}
-	if before.tasksAtMax >= 0 && after.tasksAtMax > before.tasksAtMax {
-		e.Limits = append(e.Limits, limitHit{"processes", after.maxTasks, after.maxTasks})
+	if before.TasksAtMax >= 0 && after.TasksAtMax > before.TasksAtMax {
+		e.Limits = append(e.Limits, limitHit{"processes", after.MaxTasks, after.MaxTasks})
 	}
 }
 

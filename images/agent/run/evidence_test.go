@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"exec-sandbox/agent/cgroup"
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/program"
@@ -69,17 +70,17 @@ func TestEvidenceOfADeath(t *testing.T) {
 
 func TestLimitsThatWereMet(t *testing.T) {
 	timeout := int64(500)
-	quiet := counters{cpuMicros: 1000, peakBytes: 5, maxBytes: 100, maxTasks: 64}
+	quiet := cgroup.Counters{CPUMicros: 1000, PeakBytes: 5, MaxBytes: 100, MaxTasks: 64}
 	cases := []struct {
 		name  string
-		after func(*counters)
+		after func(*cgroup.Counters)
 		want  string
 	}{
-		{"none", func(*counters) {}, `null`},
-		{"memory", func(c *counters) { c.oomKills++; c.peakBytes = 99 }, `[{"limit":"memory","allowed":100,"observed":99}]`},
-		{"memory, peak unknown", func(c *counters) { c.oomKills++; c.peakBytes = -1 }, `[{"limit":"memory","allowed":100,"observed":100}]`},
-		{"processes", func(c *counters) { c.tasksAtMax += 3 }, `[{"limit":"processes","allowed":64,"observed":64}]`},
-		{"nothing is known", func(c *counters) { *c = counters{-1, -1, -1, -1, -1, -1} }, `null`},
+		{"none", func(*cgroup.Counters) {}, `null`},
+		{"memory", func(c *cgroup.Counters) { c.OOMKills++; c.PeakBytes = 99 }, `[{"limit":"memory","allowed":100,"observed":99}]`},
+		{"memory, peak unknown", func(c *cgroup.Counters) { c.OOMKills++; c.PeakBytes = -1 }, `[{"limit":"memory","allowed":100,"observed":100}]`},
+		{"processes", func(c *cgroup.Counters) { c.TasksAtMax += 3 }, `[{"limit":"processes","allowed":64,"observed":64}]`},
+		{"nothing is known", func(c *cgroup.Counters) { *c = cgroup.Unknown }, `null`},
 	}
 	for _, c := range cases {
 		after := quiet
@@ -100,22 +101,10 @@ func TestLimitsThatWereMet(t *testing.T) {
 
 func TestUsageThatIsUnknownIsNull(t *testing.T) {
 	e := &evidence{}
-	unknown := counters{-1, -1, -1, -1, -1, -1}
+	unknown := cgroup.Unknown
 	e.measure(&execution{}, unknown, unknown)
 	if got, _ := json.Marshal(e.Usage); string(got) != `{"cpuMs":null,"peakMemoryBytes":null,"wallMs":0}` {
 		t.Errorf("got %s", got)
-	}
-}
-
-func TestFields(t *testing.T) {
-	text := []byte("usage_usec 1234\nuser_usec 7\nmax 3\n")
-	for key, want := range map[string]int64{"usage_usec ": 1234, "max ": 3, "absent ": -1} {
-		if got := parseField(text, key); got != want {
-			t.Errorf("%q: got %d, want %d", key, got, want)
-		}
-	}
-	if got := parseField([]byte("42\n"), ""); got != 42 {
-		t.Errorf("got %d, want 42", got)
 	}
 }
 

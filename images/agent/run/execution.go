@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"exec-sandbox/agent/cgroup"
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/flat"
@@ -145,7 +146,7 @@ type execution struct {
 	noted       bool        // the host knows that it started
 	timer       *time.Timer // its next time limit
 	quiet       *time.Timer // the end of its quiet beginning
-	before      counters
+	before      cgroup.Counters
 	fileSize    int64  // its limit, bytes; 0 = none
 	wasFull     bool   // the disk, at its beginning
 	refused     uint64 // how many connections were, at its beginning

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"exec-sandbox/agent/cgroup"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/identity"
 	"exec-sandbox/agent/program"
@@ -60,9 +61,9 @@ type interpreter struct {
 	queue    []*execution
 	current  *execution
 	running  *slot
-	last     counters  // at the end of the latest execution
-	ended    time.Time // when that was
-	failure  string    // why current must fail for a reason of ours
+	last     cgroup.Counters // at the end of the latest execution
+	ended    time.Time       // when that was
+	failure  string          // why current must fail for a reason of ours
 }
 
 func newInterpreter(r *Runner, program Interpreter) *interpreter {
@@ -280,10 +281,10 @@ func (i *interpreter) begin(e *execution) {
 	}
 	// Lowering the limit below what is in use ends the interpreter; that is a
 	// limit met by this execution, so counting starts before.
-	e.ordered, e.beganBoot = time.Now(), bootClock()
+	e.ordered, e.beganBoot = time.Now(), cgroup.BootClock()
 	e.before = i.last
-	if p.group.begin(); e.ordered.Sub(i.ended) > later {
-		e.before = p.group.counters()
+	if p.group.Begin(); e.ordered.Sub(i.ended) > later {
+		e.before = p.group.Counters()
 	}
 	i.sequence++
 	s := settings{
@@ -297,10 +298,10 @@ func (i *interpreter) begin(e *execution) {
 	}
 	line, err := i.order(s, e.code, i.sequence)
 	if err == nil {
-		err = p.group.limit(memory, processes)
+		err = p.group.Limit(memory, processes)
 	}
 	if err == nil {
-		p.group.limitFiles(e.fileSize)
+		p.group.LimitFiles(e.fileSize)
 	}
 	if err == nil {
 		err = p.order(line)
@@ -441,7 +442,7 @@ func (i *interpreter) interrupt() {
 	}
 	e.interrupted, e.grace = time.Now(), program.Grace()
 	asked := map[int]string{}
-	p.group.interrupt(asked)
+	p.group.Interrupt(asked)
 	i.nudge(e, p, asked)
 	i.onceOver(e.grace, func() {
 		if i.current == e {
@@ -457,7 +458,7 @@ func (i *interpreter) interrupt() {
 func (i *interpreter) nudge(e *execution, p *process, asked map[int]string) {
 	i.after(program.GraceStep, func() {
 		if i.current == e && i.process == p {
-			p.group.interrupt(asked)
+			p.group.Interrupt(asked)
 			_ = unix.Tgkill(p.pid, p.pid, unix.SIGURG)
 			i.nudge(e, p, asked)
 		}
@@ -470,7 +471,7 @@ func (i *interpreter) nudge(e *execution, p *process, asked map[int]string) {
 func (i *interpreter) done(said string, held bool) {
 	e, s, p := i.current, i.running, i.process
 	e.stopTimers()
-	after := p.group.spent()
+	after := p.group.Spent()
 	i.ended = time.Now()
 	report := &evidence{}
 	text, err := []byte(said), error(nil)
@@ -492,7 +493,7 @@ func (i *interpreter) done(said string, held bool) {
 	}
 	succeeded := err == nil && report.succeeded()
 	if !succeeded {
-		p.group.incidents(&after)
+		p.group.Incidents(&after)
 	}
 	if err == nil {
 		report.measure(e, e.before, after)
@@ -515,12 +516,12 @@ func (i *interpreter) done(said string, held bool) {
 	i.current, i.running, i.lost = nil, nil, false
 	runtime.Gosched() // the answer leaves before we tidy up
 	if succeeded {
-		p.group.incidents(&after)
+		p.group.Incidents(&after)
 	}
 	i.last = after
 	if e.request.MemoryBytes != nil || e.request.Processes != nil {
 		session := i.runner.current()
-		_ = p.group.limit(session.MemoryBytes, session.Processes)
+		_ = p.group.Limit(session.MemoryBytes, session.Processes)
 	}
 	if s.free(p.group, held) {
 		i.slot = s
@@ -539,10 +540,10 @@ func (i *interpreter) done(said string, held bool) {
 // sweepLater ends what an interrupted execution started and what did not heed
 // SIGINT, without touching what other executions left running.
 func (i *interpreter) sweepLater(e *execution, p *process) {
-	until := bootClock()
+	until := cgroup.BootClock()
 	i.onceOver(e.grace, func() {
 		if i.process == p {
-			p.group.sweep(e.beganBoot, until, p.pid)
+			p.group.Sweep(e.beganBoot, until, p.pid)
 		}
 	})
 }

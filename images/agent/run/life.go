@@ -102,7 +102,7 @@ func (i *interpreter) fellWith(e *execution, p *process, status syscall.WaitStat
 	}
 	report.fromStatus(status)
 	report.failed = []int{p.pid} // what replaced the interpreter has its process
-	report.measure(e, e.before, p.group.counters())
+	report.measure(e, e.before, p.group.Counters())
 	report.fill()
 	report.State = "reset"
 	report.storage(i.runner.config.Disk, e.fileSize, e.wasFull)

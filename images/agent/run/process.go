@@ -19,7 +19,7 @@ type process struct {
 	name      string
 	pid       int
 	exit      <-chan syscall.WaitStatus
-	group     group
+	group     Group
 	directory string
 	base      int // the directory, open
 	in        int // where orders go
@@ -70,7 +70,7 @@ func (i *interpreter) launch(session *Session) (p *process, err error) {
 	if err != nil {
 		return p, err
 	}
-	if err := p.group.limit(session.MemoryBytes, session.Processes); err != nil {
+	if err := p.group.Limit(session.MemoryBytes, session.Processes); err != nil {
 		return p, err
 	}
 	argv := append(append([]string(nil), i.program.Argv...), p.directory)
@@ -79,7 +79,7 @@ func (i *interpreter) launch(session *Session) (p *process, err error) {
 		preload = map[string]string{"LD_PRELOAD": i.program.Preload}
 	}
 	null := uintptr(i.runner.null)
-	p.pid, p.exit, err = i.runner.config.Reaper.Start(p.group.command(argv), &syscall.ProcAttr{
+	p.pid, p.exit, err = i.runner.config.Reaper.Start(i.runner.config.Command(p.group.Procs(), argv), &syscall.ProcAttr{
 		Dir: user.Home,
 		// A session's environment comes with each execution: an interpreter may
 		// live on in another session, which must not see it.
@@ -103,7 +103,7 @@ func (p *process) order(line []byte) error {
 
 func (p *process) kill() {
 	if p.group != nil {
-		p.group.kill()
+		p.group.Kill()
 	}
 }
 
@@ -122,7 +122,7 @@ func (p *process) close() {
 // forget gives the group and the directory of a dead interpreter back; false
 // while something of it still lives.
 func (p *process) forget() bool {
-	if p.group != nil && !p.group.remove() {
+	if p.group != nil && !p.group.Remove() {
 		return false
 	}
 	_ = os.RemoveAll(p.directory)

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"exec-sandbox/agent/cgroup"
 	"exec-sandbox/agent/disk"
 	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/refusals"
@@ -17,6 +18,10 @@ import (
 
 // Launch is how a caller's program is started.
 type Launch struct {
+	Sandbox  *cgroup.Sandbox
+	Disk     *disk.Disk
+	Refusals *refusals.Tracker
+
 	Name        string // of its cgroup
 	User        program.User
 	Argv        []string
@@ -36,9 +41,9 @@ type Program struct {
 	PID  int
 	Exit <-chan syscall.WaitStatus // its status, once
 
-	group  *cgroup
+	group  *cgroup.Group
 	report *os.File
-	before counters
+	before cgroup.Counters
 	began  time.Time
 
 	disk     *disk.Disk
@@ -54,23 +59,23 @@ type Evidence = evidence
 // Session is what the host's greeting has set.
 func (r *Runner) Session() Session { return *r.current() }
 
-// Launch starts a program, or leaves nothing behind.
-func (s *Sandbox) Launch(reaper *program.Reaper, l Launch) (*Program, error) {
-	group, err := s.group(l.Name)
+// Start starts a program, or leaves nothing behind.
+func (l Launch) Start(reaper *program.Reaper) (*Program, error) {
+	group, err := l.Sandbox.Group(l.Name)
 	if err != nil {
 		return nil, err
 	}
-	p := &Program{began: time.Now(), group: group, disk: s.Disk, fileSize: l.FileSizeBytes, wasFull: s.Disk.IsFull()}
-	p.refusals, p.refused = s.Refusals, s.Refusals.Mark()
+	p := &Program{began: time.Now(), group: group, disk: l.Disk, fileSize: l.FileSizeBytes, wasFull: l.Disk.IsFull()}
+	p.refusals, p.refused = l.Refusals, l.Refusals.Mark()
 	if err := p.start(reaper, l); err != nil {
-		group.remove()
+		group.Remove()
 		return nil, err
 	}
 	return p, nil
 }
 
 func (p *Program) start(reaper *program.Reaper, l Launch) error {
-	if err := p.group.limit(l.MemoryBytes, l.Processes); err != nil {
+	if err := p.group.Limit(l.MemoryBytes, l.Processes); err != nil {
 		return err
 	}
 	var pipe [2]int
@@ -80,14 +85,14 @@ func (p *Program) start(reaper *program.Reaper, l Launch) error {
 	defer unix.Close(pipe[1])
 	_ = unix.SetNonblock(pipe[0], true)
 	p.report = os.NewFile(uintptr(pipe[0]), "report")
-	p.group.begin()
-	p.before = p.group.counters()
+	p.group.Begin()
+	p.before = p.group.Counters()
 	const report = 3 // the first after the standard ones
 	var files []uintptr
 	for i := 0; i < report; i++ {
 		files = append(files, uintptr(l.Files[i%len(l.Files)]))
 	}
-	start := program.Step{Procs: p.group.procs(), User: l.User, FileSize: l.FileSizeBytes, Cwd: l.Cwd, Report: report}
+	start := program.Step{Procs: p.group.Procs(), User: l.User, FileSize: l.FileSizeBytes, Cwd: l.Cwd, Report: report}
 	var err error
 	p.PID, p.Exit, err = reaper.Start(start.Command(l.Argv), &syscall.ProcAttr{
 		Env:   program.Environment(l.User, l.Env),
@@ -112,17 +117,17 @@ func (p *Program) Started() *program.Failure {
 // Signal reaches every process of the program.
 func (p *Program) Signal(sig syscall.Signal) {
 	if sig == unix.SIGKILL {
-		p.group.kill() // nobody escapes by forking
+		p.group.Kill() // nobody escapes by forking
 		return
 	}
-	p.group.signal(sig)
+	p.group.Signal(sig)
 }
 
 // Gone reports whether no process of the program is left.
-func (p *Program) Gone() bool { return len(p.group.members()) == 0 }
+func (p *Program) Gone() bool { return len(p.group.Members()) == 0 }
 
 // Remove gives the cgroup back; false while something inside still lives.
-func (p *Program) Remove() bool { return p.group.remove() }
+func (p *Program) Remove() bool { return p.group.Remove() }
 
 // Evidence is what is known about a program that has ended. A timeout is given
 // when it was what ended the program.
@@ -133,7 +138,7 @@ func (p *Program) Evidence(status syscall.WaitStatus, timeout *time.Duration) *E
 	if timeout != nil {
 		e.Limits = append(e.Limits, limitHit{"time", timeout.Milliseconds(), int64(e.Usage.WallMs)})
 	}
-	e.count(p.before, p.group.counters())
+	e.count(p.before, p.group.Counters())
 	e.storage(p.disk, p.fileSize, p.wasFull)
 	if *e.ExitCode != 0 {
 		e.Refused = p.refusals.Decided(p.refused, refusals.Cause{Processes: []int{p.PID}, Status: *e.ExitCode})

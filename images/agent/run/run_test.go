@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"exec-sandbox/agent/cgroup"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/program"
 )
@@ -44,26 +45,24 @@ done
 // plain is a group made of a session of processes, without any counting.
 type plain struct{ pid string }
 
-func (p *plain) command(argv []string) []string {
-	return append([]string{"/bin/sh", "-c", `echo $$ >"$0"; exec "$@"`, p.pid}, argv...)
-}
-func (p *plain) limit(int64, int) error      { return nil }
-func (p *plain) limitFiles(int64)            {}
-func (p *plain) begin()                      {}
-func (p *plain) sweep(float64, float64, int) {}
-func (p *plain) kill()                       { p.signal(syscall.SIGKILL) }
-func (p *plain) remove() bool                { return true }
-func (p *plain) counters() counters          { return counters{-1, -1, -1, -1, -1, -1} }
-func (p *plain) spent() counters             { return p.counters() }
-func (p *plain) incidents(*counters)         {}
-func (p *plain) alone() bool                 { return false }
-func (p *plain) interrupt(asked map[int]string) {
+func (p *plain) Procs() string               { return p.pid }
+func (p *plain) Limit(int64, int) error      { return nil }
+func (p *plain) LimitFiles(int64)            {}
+func (p *plain) Begin()                      {}
+func (p *plain) Sweep(float64, float64, int) {}
+func (p *plain) Kill()                       { p.Signal(syscall.SIGKILL) }
+func (p *plain) Remove() bool                { return true }
+func (p *plain) Counters() cgroup.Counters   { return cgroup.Unknown }
+func (p *plain) Spent() cgroup.Counters      { return p.Counters() }
+func (p *plain) Incidents(*cgroup.Counters)  {}
+func (p *plain) Alone() bool                 { return false }
+func (p *plain) Interrupt(asked map[int]string) {
 	if len(asked) == 0 {
 		asked[0] = ""
-		p.signal(syscall.SIGINT)
+		p.Signal(syscall.SIGINT)
 	}
 }
-func (p *plain) signal(sig syscall.Signal) {
+func (p *plain) Signal(sig syscall.Signal) {
 	text, _ := os.ReadFile(p.pid)
 	if pid, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
 		_ = syscall.Kill(-pid, sig)
@@ -116,7 +115,11 @@ func start(t *testing.T) *machine {
 		User:         program.User{UID: os.Getuid(), GID: os.Getgid(), Name: "user", Home: root},
 		Interpreters: []Interpreter{{Name: "bash", Argv: []string{"/bin/bash", source}, Shell: true}},
 		Reaper:       reaper,
-		Group: func(name string) (group, error) {
+		// It stands in for the launcher.
+		Command: func(procs string, argv []string) []string {
+			return append([]string{"/bin/sh", "-c", `echo $$ >"$0"; exec "$@"`, procs}, argv...)
+		},
+		Group: func(name string) (Group, error) {
 			return &plain{filepath.Join(root, "pids", name)}, nil
 		},
 		Log: t.Logf,

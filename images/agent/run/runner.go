@@ -43,7 +43,8 @@ type Config struct {
 	User         program.User
 	Interpreters []Interpreter
 	Reaper       *program.Reaper
-	Group        func(name string) (group, error)
+	Group        func(name string) (Group, error)
+	Command      func(procs string, argv []string) []string // starts a program in a group, as the user
 	Log          func(format string, args ...any)
 	Debug        bool // interpreters' own errors go to the console
 }
@@ -178,7 +179,7 @@ func (r *Runner) Greet(s Session) error {
 		if i.process == nil {
 			return nil // its next life starts with them
 		}
-		return i.process.group.limit(s.MemoryBytes, s.Processes)
+		return i.process.group.Limit(s.MemoryBytes, s.Processes)
 	})
 }
 

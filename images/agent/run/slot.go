@@ -124,12 +124,12 @@ func (s *slot) spill(directory, name string) (int, error) {
 // free reports whether the slot can serve another execution: nothing lies in
 // it, and nobody could still write to its pipes. An interpreter that holds them
 // still must be alone.
-func (s *slot) free(g group, held bool) bool {
+func (s *slot) free(g Group, held bool) bool {
 	if s.littered || !s.stdout.empty() || !s.stderr.empty() {
 		return false
 	}
 	if held {
-		return g.alone()
+		return g.Alone()
 	}
 	return s.stdout.hungUp() && s.stderr.hungUp()
 }

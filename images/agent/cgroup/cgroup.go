@@ -1,4 +1,6 @@
-package run
+// Package cgroup limits, counts, signals and kills groups of processes: one
+// group for each interpreter and each program, below one for all of them.
+package cgroup
 
 import (
 	"bytes"
@@ -12,10 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"exec-sandbox/agent/disk"
-	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/quick"
-	"exec-sandbox/agent/refusals"
 )
 
 // reserve is what the kernel and the agent keep for themselves, in bytes. User
@@ -25,15 +24,11 @@ const reserve = 48 << 20
 // Sandbox is the cgroup above all that users run.
 type Sandbox struct {
 	root string
-	user program.User
 	max  int64
-
-	Disk     *disk.Disk        // what its programs write to
-	Refusals *refusals.Tracker // of their connections
 }
 
-// NewSandbox makes it below the mounted cgroup2 hierarchy.
-func NewSandbox(hierarchy string, user program.User) (*Sandbox, error) {
+// New makes it below the mounted cgroup2 hierarchy.
+func New(hierarchy string) (*Sandbox, error) {
 	root := filepath.Join(hierarchy, "sandbox")
 	if err := os.Mkdir(root, 0o755); err != nil && !os.IsExist(err) {
 		return nil, fmt.Errorf("making the sandbox's cgroup: %w", err)
@@ -57,10 +52,11 @@ func NewSandbox(hierarchy string, user program.User) (*Sandbox, error) {
 		return nil, fmt.Errorf("limiting the sandbox's memory: %w", err)
 	}
 	_ = os.WriteFile(filepath.Join(root, "memory.swap.max"), []byte("0"), 0) // absent without swap
-	return &Sandbox{root: root, user: user, max: max}, nil
+	return &Sandbox{root: root, max: max}, nil
 }
 
-type cgroup struct {
+// Group is one cgroup.
+type Group struct {
 	path    string
 	sandbox *Sandbox
 	memory  int64 // limit, 0 = the sandbox's
@@ -72,11 +68,9 @@ type cgroup struct {
 	text                                                       [1024]byte // what was read last
 }
 
-// Group makes the cgroup of one interpreter.
-func (s *Sandbox) Group(name string) (group, error) { return s.group(name) }
-
-func (s *Sandbox) group(name string) (*cgroup, error) {
-	g := &cgroup{
+// Group makes a cgroup.
+func (s *Sandbox) Group(name string) (*Group, error) {
+	g := &Group{
 		path: filepath.Join(s.root, name), sandbox: s,
 		cpuStat: -1, memoryPeak: -1, memoryEvents: -1, pidsEvents: -1, pidsCurrent: -1,
 	}
@@ -84,13 +78,13 @@ func (s *Sandbox) group(name string) (*cgroup, error) {
 		return nil, fmt.Errorf("making a cgroup: %w", err)
 	}
 	if err := g.open(); err != nil {
-		g.remove()
+		g.Remove()
 		return nil, err
 	}
 	return g, nil
 }
 
-func (g *cgroup) open() error {
+func (g *Group) open() error {
 	if err := g.write("memory.oom.group", "1"); err != nil {
 		return err
 	}
@@ -118,20 +112,16 @@ func (g *cgroup) open() error {
 	return nil
 }
 
-func (g *cgroup) write(name, value string) error {
+func (g *Group) write(name, value string) error {
 	if err := os.WriteFile(filepath.Join(g.path, name), []byte(value), 0); err != nil {
 		return fmt.Errorf("setting %s: %w", name, err)
 	}
 	return nil
 }
 
-func (g *cgroup) command(argv []string) []string {
-	return program.Step{Procs: g.procs(), User: g.sandbox.user}.Command(argv)
-}
+func (g *Group) Procs() string { return filepath.Join(g.path, "cgroup.procs") }
 
-func (g *cgroup) procs() string { return filepath.Join(g.path, "cgroup.procs") }
-
-func (g *cgroup) limit(memoryBytes int64, processes int) error {
+func (g *Group) Limit(memoryBytes int64, processes int) error {
 	if memoryBytes != g.memory {
 		value := "max"
 		if memoryBytes > 0 {
@@ -155,7 +145,7 @@ func (g *cgroup) limit(memoryBytes int64, processes int) error {
 	return nil
 }
 
-func (g *cgroup) limitFiles(bytes int64) {
+func (g *Group) LimitFiles(bytes int64) {
 	if bytes == g.file {
 		return
 	}
@@ -163,46 +153,46 @@ func (g *cgroup) limitFiles(bytes int64) {
 	if bytes > 0 {
 		limit = unix.Rlimit{Cur: uint64(bytes), Max: uint64(bytes)}
 	}
-	for _, pid := range g.members() {
+	for _, pid := range g.Members() {
 		_ = unix.Prlimit(pid, unix.RLIMIT_FSIZE, &limit, nil) // one that is gone needs none
 	}
 	g.file = bytes
 }
 
-func (g *cgroup) begin() {
+func (g *Group) Begin() {
 	// Anything written starts a new peak for this descriptor alone.
 	_ = quick.WriteStart(g.memoryPeak, []byte("r"))
 }
 
-func (g *cgroup) counters() counters {
-	c := g.spent()
-	g.incidents(&c)
+func (g *Group) Counters() Counters {
+	c := g.Spent()
+	g.Incidents(&c)
 	return c
 }
 
-func (g *cgroup) incidents(c *counters) {
-	c.oomKills, c.tasksAtMax = g.field(g.memoryEvents, "oom_kill "), g.field(g.pidsEvents, "max ")
+func (g *Group) Incidents(c *Counters) {
+	c.OOMKills, c.TasksAtMax = g.field(g.memoryEvents, "oom_kill "), g.field(g.pidsEvents, "max ")
 }
 
-func (g *cgroup) spent() counters {
-	c := counters{
-		cpuMicros:  g.field(g.cpuStat, "usage_usec "),
-		peakBytes:  g.field(g.memoryPeak, ""),
-		oomKills:   -1,
-		tasksAtMax: -1,
-		maxBytes:   g.memory,
-		maxTasks:   int64(g.tasks),
+func (g *Group) Spent() Counters {
+	c := Counters{
+		CPUMicros:  g.field(g.cpuStat, "usage_usec "),
+		PeakBytes:  g.field(g.memoryPeak, ""),
+		OOMKills:   -1,
+		TasksAtMax: -1,
+		MaxBytes:   g.memory,
+		MaxTasks:   int64(g.tasks),
 	}
-	if c.maxBytes == 0 || c.maxBytes > g.sandbox.max {
-		c.maxBytes = g.sandbox.max
+	if c.MaxBytes == 0 || c.MaxBytes > g.sandbox.max {
+		c.MaxBytes = g.sandbox.max
 	}
 	return c
 }
 
-func (g *cgroup) alone() bool { return g.field(g.pidsCurrent, "") == 1 }
+func (g *Group) Alone() bool { return g.field(g.pidsCurrent, "") == 1 }
 
 // field reads the number after a key at the start of a line, or -1.
-func (g *cgroup) field(fd int, key string) int64 {
+func (g *Group) field(fd int, key string) int64 {
 	n, err := quick.ReadStart(fd, g.text[:])
 	if err != nil {
 		return -1
@@ -230,7 +220,7 @@ func parseField(text []byte, key string) int64 {
 	return -1
 }
 
-func (g *cgroup) members() []int {
+func (g *Group) Members() []int {
 	text, err := os.ReadFile(filepath.Join(g.path, "cgroup.procs"))
 	if err != nil {
 		return nil
@@ -244,15 +234,15 @@ func (g *cgroup) members() []int {
 	return pids
 }
 
-func (g *cgroup) signal(sig syscall.Signal) {
-	for _, pid := range g.members() {
+func (g *Group) Signal(sig syscall.Signal) {
+	for _, pid := range g.Members() {
 		_ = unix.Kill(pid, sig)
 	}
 }
 
-func (g *cgroup) interrupt(asked map[int]string) {
+func (g *Group) Interrupt(asked map[int]string) {
 	first := len(asked) == 0
-	for _, pid := range g.members() {
+	for _, pid := range g.Members() {
 		program := programOf(pid)
 		if before, known := asked[pid]; first || known && before != program {
 			_ = unix.Kill(pid, unix.SIGINT)
@@ -261,8 +251,8 @@ func (g *cgroup) interrupt(asked map[int]string) {
 	}
 }
 
-func (g *cgroup) sweep(from, to float64, except int) {
-	for _, pid := range g.members() {
+func (g *Group) Sweep(from, to float64, except int) {
+	for _, pid := range g.Members() {
 		if pid == except {
 			continue
 		}
@@ -272,9 +262,9 @@ func (g *cgroup) sweep(from, to float64, except int) {
 	}
 }
 
-func (g *cgroup) kill() { _ = g.write("cgroup.kill", "1") }
+func (g *Group) Kill() { _ = g.write("cgroup.kill", "1") }
 
-func (g *cgroup) remove() bool {
+func (g *Group) Remove() bool {
 	err := unix.Rmdir(g.path)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return false
@@ -286,6 +276,20 @@ func (g *cgroup) remove() bool {
 	}
 	return true
 }
+
+// Counters are cumulative, except the peak, which is since Begin. What the
+// kernel does not tell is -1.
+type Counters struct {
+	CPUMicros  int64
+	PeakBytes  int64
+	MaxBytes   int64
+	OOMKills   int64
+	MaxTasks   int64
+	TasksAtMax int64
+}
+
+// Unknown are the counters of a kernel that tells none.
+var Unknown = Counters{-1, -1, -1, -1, -1, -1}
 
 // ticks per second of the times in /proc, the same on every architecture.
 const ticks = 100
@@ -327,7 +331,7 @@ func programOf(pid int) string {
 	return strings.Join(fields[startcode:startstack+1], " ")
 }
 
-// bootClock is now, in seconds and rounded down to the ticks of startTime.
-func bootClock() float64 {
+// BootClock is now, in seconds and rounded down to the ticks of startTime.
+func BootClock() float64 {
 	return float64(quick.BootClock()/(1e9/ticks)) / ticks
 }
