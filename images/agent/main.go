@@ -17,6 +17,7 @@ import (
 	"exec-sandbox/agent/disk"
 	"exec-sandbox/agent/egress"
 	"exec-sandbox/agent/files"
+	"exec-sandbox/agent/output"
 	"exec-sandbox/agent/process"
 	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/refusals"
@@ -77,10 +78,14 @@ func serve() error {
 	if err != nil {
 		return err
 	}
+	outputs, err := output.OpenDirectory("/var/lib/exec-sandbox/output", user.UID, user.GID, space)
+	if err != nil {
+		return err
+	}
 	runner, err := run.New(run.Config{
 		Directory:    "/run/exec-sandbox",
 		Spill:        "/var/lib/exec-sandbox",
-		Outputs:      "/var/lib/exec-sandbox/output",
+		Outputs:      outputs,
 		Disk:         space,
 		Changes:      tracker,
 		Refusals:     refused,
@@ -97,7 +102,7 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	spawner := &process.Spawner{Sandbox: sandbox, Disk: space, Refusals: refused, Reaper: reaper, User: user, Session: runner.Session, Changes: tracker, Overflow: runner.NewOverflow, Log: boot.Log}
+	spawner := &process.Spawner{Sandbox: sandbox, Disk: space, Refusals: refused, Reaper: reaper, User: user, Session: runner.Session, Changes: tracker, Outputs: outputs, Log: boot.Log}
 	service := files.New(reaper, user.UID, user.GID, user.Home, boot.Log)
 	if err := service.Start(); err != nil {
 		return err

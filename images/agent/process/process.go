@@ -16,6 +16,7 @@ import (
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/disk"
+	"exec-sandbox/agent/output"
 	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/refusals"
 	"exec-sandbox/agent/run"
@@ -33,8 +34,7 @@ type Spawner struct {
 	User     program.User
 	Session  func() run.Session
 	Changes  *changes.Tracker
-	// Overflow keeps what the host will not of an output.
-	Overflow func(id uint32, name string, limit *int64, keep bool) *run.Overflow
+	Outputs  *output.Directory
 	Log      func(format string, args ...any)
 
 	count atomic.Uint64
@@ -48,8 +48,8 @@ type process struct {
 	stream  *channel.Stream
 	program *run.Program
 	input   *input
-	outputs []output
-	kept    [2]*run.Overflow // of stdout and stderr
+	outputs []output.Output
+	kept    [2]*output.Overflow // of stdout and stderr
 
 	ended   bool // it was told to end, by the host
 	limited bool // it was told to end, by its time limit
@@ -214,7 +214,7 @@ func (p *process) open(user program.User) (theirs []int, err error) {
 		p.master = os.NewFile(uintptr(master), "terminal")
 		p.mu.Unlock()
 		go p.input.write(p.master, true) // ended by stop
-		screen, err := newScreen(p.master, p.sink(channel.Stdout))
+		screen, err := output.NewScreen(p.master, p.sink(channel.Stdout))
 		if err != nil {
 			_ = p.master.Close()
 			return []int{slave}, fmt.Errorf("watching a terminal: %w", err)
@@ -241,7 +241,7 @@ func (p *process) open(user program.User) (theirs []int, err error) {
 		if sub == channel.Stdin {
 			go p.input.write(os.NewFile(uintptr(ours), "stdin"), false) // ended by stop, and closes it
 		} else {
-			p.outputs = append(p.outputs, run.NewPipe(ours, p.sink(sub)))
+			p.outputs = append(p.outputs, output.NewPipe(ours, p.sink(sub)))
 		}
 	}
 	return theirs, nil
@@ -250,7 +250,7 @@ func (p *process) open(user program.User) (theirs []int, err error) {
 // sink takes one output: it passes it on, and keeps what the host does not.
 func (p *process) sink(sub byte) func(payload []byte) {
 	name := [...]string{channel.Stdout: "stdout", channel.Stderr: "stderr"}[sub]
-	kept := p.spawner.Overflow(p.stream.ID(), name, p.request.OutputBytes, p.request.Keep)
+	kept := p.spawner.Outputs.Overflow(p.stream.ID(), name, p.request.OutputBytes, p.request.Keep)
 	p.kept[sub-channel.Stdout] = kept
 	var total int64
 	told := p.request.OutputBytes == nil || !p.request.OutputFail
@@ -280,7 +280,7 @@ func (p *process) close() {
 func (p *process) fell(failure *program.Failure, status syscall.WaitStatus) {
 	p.input.stop()
 	for _, o := range p.outputs {
-		o.Drain(nobody)
+		o.Drain(output.Discard)
 	}
 	evidence := p.program.Evidence(status, nil)
 	changed := p.spawner.Changes.Conclude(p.stream, p.mark, p.request.Changes)
@@ -391,7 +391,7 @@ func (p *process) finish(status syscall.WaitStatus) {
 	}
 	evidence := p.program.Evidence(status, timeout)
 	for _, o := range p.outputs {
-		o.Drain(nobody)
+		o.Drain(output.Discard)
 	}
 	p.obey() // the host may have lost interest while this waited for credit
 	if p.ended || p.limited || p.stopped {

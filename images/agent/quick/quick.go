@@ -21,6 +21,18 @@ func Read(fd int, p []byte) (int, error) { return transfer(unix.SYS_READ, fd, p)
 // Write writes once, again when interrupted by a signal.
 func Write(fd int, p []byte) (int, error) { return transfer(unix.SYS_WRITE, fd, p) }
 
+// WriteAll writes to a file that is not a pipe.
+func WriteAll(fd int, payload []byte) error {
+	for len(payload) > 0 {
+		n, err := Write(fd, payload)
+		if err != nil {
+			return err
+		}
+		payload = payload[n:]
+	}
+	return nil
+}
+
 func transfer(call uintptr, fd int, p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil

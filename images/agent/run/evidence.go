@@ -14,6 +14,7 @@ import (
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/disk"
 	"exec-sandbox/agent/flat"
+	"exec-sandbox/agent/output"
 	"exec-sandbox/agent/refusals"
 )
 
@@ -45,7 +46,7 @@ type rest struct {
 	Stderr *string `json:"stderr"`
 }
 
-func restOf(kept [2]*Overflow) *rest {
+func restOf(kept [2]*output.Overflow) *rest {
 	r := &rest{kept[0].End(), kept[1].End()}
 	if r.Stdout == nil && r.Stderr == nil {
 		return nil
@@ -54,7 +55,9 @@ func restOf(kept [2]*Overflow) *rest {
 }
 
 // Keep says where what the host does not keep of the outputs is.
-func (e *evidence) Keep(stdout, stderr *Overflow) { e.Rest = restOf([2]*Overflow{stdout, stderr}) }
+func (e *evidence) Keep(stdout, stderr *output.Overflow) {
+	e.Rest = restOf([2]*output.Overflow{stdout, stderr})
+}
 
 // limitHit is a limit that was met: milliseconds, bytes or a count.
 type limitHit struct {

@@ -11,6 +11,8 @@ import (
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/flat"
+	"exec-sandbox/agent/output"
+	"exec-sandbox/agent/quick"
 )
 
 // maxCode bounds the code of one execution, in bytes.
@@ -150,7 +152,7 @@ type execution struct {
 	fileSize    int64  // its limit, bytes; 0 = none
 	wasFull     bool   // the disk, at its beginning
 	refused     uint64 // how many connections were, at its beginning
-	kept        [2]*Overflow
+	kept        [2]*output.Overflow
 	mark        *changes.Mark // what its changes are told by
 
 	mu        sync.Mutex
@@ -262,14 +264,14 @@ func (e *execution) keep(p piece, s *slot) error {
 			*fd, err = s.file(name)
 		}
 		if err == nil && p.input == 0 {
-			err = writeAll(*fd, e.code)
+			err = quick.WriteAll(*fd, e.code)
 			e.code = nil
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return writeAll(*fd, p.payload)
+	return quick.WriteAll(*fd, p.payload)
 }
 
 func (e *execution) ready() bool { return e.complete[0] && e.complete[1] }
@@ -303,4 +305,33 @@ func (e *execution) noteStarted() {
 		e.noted = true
 		e.stream.Note(channel.Raw(`{"event":"started"}`))
 	}
+}
+
+// watch forwards one output of an execution, and ends the execution when that
+// is what its output limit is for.
+func (i *interpreter) watch(e *execution, sub byte, o *output.Overflow) func(payload []byte) {
+	var total int64
+	told := e.request.OutputBytes == nil || !e.request.OutputFail
+	return func(payload []byte) {
+		o.Write(payload)
+		total += int64(len(payload))
+		if !told && total > *e.request.OutputBytes {
+			told = true
+			i.post(func() {
+				if i.current == e && e.interrupted.IsZero() {
+					i.interrupt()
+				}
+			})
+		}
+		e.stream.Send(sub, payload)
+	}
+}
+
+// direct sends the outputs of an execution where they belong.
+func (i *interpreter) direct(e *execution, s *slot) {
+	for n, name := range [...]string{"stdout", "stderr"} {
+		e.kept[n] = i.runner.config.Outputs.Overflow(e.stream.ID(), name, e.request.OutputBytes, e.request.Keep)
+	}
+	s.stdout.Drain(i.watch(e, channel.Stdout, e.kept[0]))
+	s.stderr.Drain(i.watch(e, channel.Stderr, e.kept[1]))
 }

@@ -419,7 +419,7 @@ func (i *interpreter) startedNow() {
 // live lets the host follow an execution that is not over at once.
 func (i *interpreter) live(e *execution, s *slot, wait time.Duration) {
 	e.noteStarted()
-	out, err := s.stdout.attend(), s.stderr.attend()
+	out, err := s.stdout.Attend(), s.stderr.Attend()
 	if out && err {
 		return
 	}
@@ -528,8 +528,8 @@ func (i *interpreter) done(said string, held bool) {
 	} else {
 		s.remove()
 		i.after(later, func() {
-			s.stdout.follow()
-			s.stderr.follow()
+			s.stdout.Follow()
+			s.stderr.Follow()
 		})
 	}
 	if !e.interrupted.IsZero() {
@@ -552,8 +552,8 @@ func (i *interpreter) sweepLater(e *execution, p *process) {
 // what comes later as background output.
 func (i *interpreter) handOver(e *execution, s *slot) {
 	b, id := &i.runner.background, e.stream.ID()
-	s.stdout.Drain(b.sink(e.epoch, id, channel.Stdout))
-	s.stderr.Drain(b.sink(e.epoch, id, channel.Stderr))
+	s.stdout.Drain(b.Sink(e.epoch, id, channel.Stdout))
+	s.stderr.Drain(b.Sink(e.epoch, id, channel.Stderr))
 }
 
 func merge(base, over map[string]string) map[string]string {

@@ -14,6 +14,7 @@ import (
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/disk"
+	"exec-sandbox/agent/output"
 	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/refusals"
 )
@@ -36,7 +37,7 @@ type Session struct {
 type Config struct {
 	Directory    string // where interpreters have their directories
 	Spill        string // where large inputs lie, on the disk
-	Outputs      string // where the rest of long outputs lies, on the disk
+	Outputs      *output.Directory
 	Disk         *disk.Disk
 	Changes      *changes.Tracker
 	Refusals     *refusals.Tracker
@@ -53,9 +54,8 @@ type Config struct {
 type Runner struct {
 	config       Config
 	null, errors int
-	outputs      int // the directory, open
 	interpreters map[string]*interpreter
-	background   background
+	background   output.Background
 	ended        sync.WaitGroup
 
 	mu      sync.Mutex
@@ -76,12 +76,6 @@ func New(config Config) (*Runner, error) {
 	if r.null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 		return nil, fmt.Errorf("opening /dev/null: %w", err)
 	}
-	r.outputs = -1
-	if config.Outputs != "" {
-		if err := r.openOutputs(); err != nil {
-			return nil, err
-		}
-	}
 	r.errors = r.null
 	if config.Debug {
 		if fd, err := unix.Open("/dev/console", unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOCTTY, 0); err == nil {
@@ -91,24 +85,8 @@ func New(config Config) (*Runner, error) {
 	return r, nil
 }
 
-// openOutputs makes the directory for the rest of long outputs. Its files are
-// the user's to remove.
-func (r *Runner) openOutputs() (err error) {
-	if err := os.MkdirAll(r.config.Outputs, 0o755); err != nil {
-		return fmt.Errorf("making %s: %w", r.config.Outputs, err)
-	}
-	r.outputs, err = unix.Open(r.config.Outputs, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("opening %s: %w", r.config.Outputs, err)
-	}
-	if err := unix.Fchown(r.outputs, r.config.User.UID, r.config.User.GID); err != nil {
-		return fmt.Errorf("handing over %s: %w", r.config.Outputs, err)
-	}
-	return nil
-}
-
 // Attach names the channel on which background output leaves.
-func (r *Runner) Attach(conn *channel.Conn) { r.background.conn = conn }
+func (r *Runner) Attach(conn *channel.Conn) { r.background.Conn = conn }
 
 // Start starts every interpreter and waits until all are warm.
 func (r *Runner) Start() error {
@@ -168,7 +146,7 @@ func (r *Runner) Greet(s Session) error {
 	r.session = &s
 	r.uneven = r.uneven && holds
 	r.mu.Unlock()
-	r.background.greeted()
+	r.background.Greeted()
 	if err := r.config.Disk.Reserve(s.DiskBytes); err != nil {
 		return err
 	}
@@ -251,7 +229,7 @@ func (r *Runner) Exec(s *channel.Stream, request *Request) {
 		s.Reset("unsupported", fmt.Sprintf("no language %q in this image", request.Language))
 		return
 	}
-	e := &execution{request: request, stream: s, epoch: r.background.conn.Epoch(), owner: owner}
+	e := &execution{request: request, stream: s, epoch: r.background.Conn.Epoch(), owner: owner}
 	e.complete[1] = request.StdinBytes != nil && *request.StdinBytes == 0
 	s.Receive(e)
 	owner.post(func() { owner.queue = append(owner.queue, e) })

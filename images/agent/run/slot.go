@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"exec-sandbox/agent/output"
 	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/quick"
 )
@@ -34,7 +35,7 @@ type slot struct {
 	basePath       string
 	directory      int
 	code, stdin    int // -1 while there is no such file
-	stdout, stderr *Pipe
+	stdout, stderr *output.Pipe
 	littered       bool     // files were made in it
 	spilled        []string // inputs that lie on the disk
 }
@@ -61,13 +62,13 @@ func (s *slot) prepare(user program.User) (err error) {
 		return fmt.Errorf("opening its directory: %w", err)
 	}
 	for _, f := range []struct {
-		pipe **Pipe
+		pipe **output.Pipe
 		name string
 	}{{&s.stdout, "stdout"}, {&s.stderr, "stderr"}} {
 		if err := makeFIFO(s.directory, f.name, user); err != nil {
 			return err
 		}
-		if *f.pipe, err = openPipe(s.directory, f.name); err != nil {
+		if *f.pipe, err = output.OpenPipe(s.directory, f.name); err != nil {
 			return fmt.Errorf("opening its %s: %w", f.name, err)
 		}
 	}
@@ -101,7 +102,7 @@ func (s *slot) write(name string, content []byte) error {
 		return err
 	}
 	defer quick.Close(fd)
-	return writeAll(fd, content)
+	return quick.WriteAll(fd, content)
 }
 
 // spill makes an input on the disk, with a link to it in the slot.
@@ -125,13 +126,13 @@ func (s *slot) spill(directory, name string) (int, error) {
 // it, and nobody could still write to its pipes. An interpreter that holds them
 // still must be alone.
 func (s *slot) free(g Group, held bool) bool {
-	if s.littered || !s.stdout.empty() || !s.stderr.empty() {
+	if s.littered || !s.stdout.Empty() || !s.stderr.Empty() {
 		return false
 	}
 	if held {
 		return g.Alone()
 	}
-	return s.stdout.hungUp() && s.stderr.hungUp()
+	return s.stdout.HungUp() && s.stderr.HungUp()
 }
 
 // evidence reads what the interpreter left about the execution.
@@ -196,18 +197,6 @@ func makeFIFO(directory int, name string, user program.User) error {
 	}
 	if err := quick.Chown(directory, name, user.UID, user.GID); err != nil {
 		return fmt.Errorf("handing over the FIFO %s: %w", name, err)
-	}
-	return nil
-}
-
-// writeAll writes to a file that is not a pipe.
-func writeAll(fd int, payload []byte) error {
-	for len(payload) > 0 {
-		n, err := quick.Write(fd, payload)
-		if err != nil {
-			return err
-		}
-		payload = payload[n:]
 	}
 	return nil
 }

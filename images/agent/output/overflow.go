@@ -1,11 +1,13 @@
-package run
+package output
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 
-	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/disk"
 	"exec-sandbox/agent/quick"
 )
@@ -13,13 +15,39 @@ import (
 // held is how much of an output is kept in memory before it needs a file.
 const held = 1 << 20
 
+// Directory is where the rest of long outputs goes.
+type Directory struct {
+	disk *disk.Disk
+	path string
+	fd   int
+}
+
+// OpenDirectory makes the directory, on the disk. Its files are the user's to
+// remove.
+func OpenDirectory(path string, uid, gid int, on *disk.Disk) (*Directory, error) {
+	// Users may pass through what it is in, not look around.
+	err := os.MkdirAll(filepath.Dir(path), 0o711)
+	if err == nil {
+		err = os.MkdirAll(path, 0o755)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("making %s: %w", path, err)
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("opening %s: %w", path, err)
+	}
+	if err := unix.Fchown(fd, uid, gid); err != nil {
+		return nil, fmt.Errorf("handing over %s: %w", path, err)
+	}
+	return &Directory{disk: on, path: path, fd: fd}, nil
+}
+
 // Overflow keeps what the host will not: an output from the middle of its
 // limit on, in a file of the guest, once the output is longer than the limit.
 type Overflow struct {
-	disk      *disk.Disk
-	directory int
-	path      string // of the directory
-	name      string
+	to   *Directory
+	name string
 
 	limit, head int64 // the host keeps that much, and that much of the beginning
 	total       int64
@@ -29,11 +57,11 @@ type Overflow struct {
 	over        bool  // nothing is kept any more
 }
 
-// NewOverflow is for one output of the stream with that number. It keeps
-// nothing when the host did not ask for it.
-func (r *Runner) NewOverflow(id uint32, name string, limit *int64, keep bool) *Overflow {
-	o := &Overflow{disk: r.config.Disk, directory: r.outputs, path: r.config.Outputs, fd: -1}
-	if limit == nil || o.directory < 0 || !keep {
+// Overflow is for one output of the stream with that number. It keeps nothing
+// when the host did not ask for it, or when there is no directory.
+func (d *Directory) Overflow(id uint32, name string, limit *int64, keep bool) *Overflow {
+	o := &Overflow{to: d, fd: -1}
+	if d == nil || limit == nil || !keep {
 		o.over = true
 		return o
 	}
@@ -63,15 +91,15 @@ func (o *Overflow) Write(payload []byte) {
 		}
 		payload, o.held = o.held, nil
 		const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW
-		_ = quick.Remove(o.directory, o.name, 0)
+		_ = quick.Remove(o.to.fd, o.name, 0)
 		var err error
-		if o.fd, err = quick.Open(o.directory, o.name, flags, 0o644); err != nil {
+		if o.fd, err = quick.Open(o.to.fd, o.name, flags, 0o644); err != nil {
 			o.fd = -1
 			o.giveUp()
 			return
 		}
 	}
-	if err := writeAll(o.fd, payload); err != nil || o.crowds() {
+	if err := quick.WriteAll(o.fd, payload); err != nil || o.crowds() {
 		o.giveUp()
 	}
 }
@@ -82,7 +110,7 @@ func (o *Overflow) crowds() bool {
 		return false
 	}
 	o.checked = o.total
-	allowed, used, ok := o.disk.Space()
+	allowed, used, ok := o.to.disk.Space()
 	return ok && allowed-used < allowed/8
 }
 
@@ -91,7 +119,7 @@ func (o *Overflow) giveUp() {
 	if o.fd >= 0 {
 		quick.Close(o.fd)
 		o.fd = -1
-		_ = quick.Remove(o.directory, o.name, 0)
+		_ = quick.Remove(o.to.fd, o.name, 0)
 	}
 }
 
@@ -106,35 +134,6 @@ func (o *Overflow) End() *string {
 	}
 	o.over = true
 	quick.Close(o.fd)
-	path := o.path + "/" + o.name
+	path := o.to.path + "/" + o.name
 	return &path
-}
-
-// watch forwards one output of an execution, and ends the execution when that
-// is what its output limit is for.
-func (i *interpreter) watch(e *execution, sub byte, o *Overflow) func(payload []byte) {
-	var total int64
-	told := e.request.OutputBytes == nil || !e.request.OutputFail
-	return func(payload []byte) {
-		o.Write(payload)
-		total += int64(len(payload))
-		if !told && total > *e.request.OutputBytes {
-			told = true
-			i.post(func() {
-				if i.current == e && e.interrupted.IsZero() {
-					i.interrupt()
-				}
-			})
-		}
-		e.stream.Send(sub, payload)
-	}
-}
-
-// direct sends the outputs of an execution where they belong.
-func (i *interpreter) direct(e *execution, s *slot) {
-	for n, name := range [...]string{"stdout", "stderr"} {
-		e.kept[n] = i.runner.NewOverflow(e.stream.ID(), name, e.request.OutputBytes, e.request.Keep)
-	}
-	s.stdout.Drain(i.watch(e, channel.Stdout, e.kept[0]))
-	s.stderr.Drain(i.watch(e, channel.Stderr, e.kept[1]))
 }

@@ -1,4 +1,7 @@
-package run
+// Package output carries what programs write to the host: during a program's
+// life as its own output, afterwards as background output, and what the host
+// does not keep into a file of the guest.
+package output
 
 import (
 	"os"
@@ -11,16 +14,32 @@ import (
 )
 
 const (
-	pipeBuffer = 64 << 10
-	// A pipe that gave less than this is left alone for a moment, so that many
-	// small writes of a program become few frames.
-	burst = pipeBuffer / 4
+	bufferSize = 64 << 10
+	// An output that gave less than this is left alone for a moment, so that many
+	// small writes of a program become few frames. What follows a quiet moment,
+	// such as the echo of a key, is not held back.
+	burst = bufferSize / 4
 	pause = 2 * time.Millisecond
 	// After so many empty looks in a row the pump waits to be woken.
 	patience = 5
 )
 
-var buffers = sync.Pool{New: func() any { return new([pipeBuffer]byte) }}
+var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+
+// Output is what a program writes to: a Pipe, or a Screen.
+type Output interface {
+	// Start forwards what comes from now on; it does not wait for any.
+	Start()
+	// Drain forwards what is there at this moment, and no more: a child that
+	// keeps writing must not keep its parent from ending. Later output goes to
+	// another sink.
+	Drain(next func(payload []byte))
+	// Close is for one that was never started.
+	Close()
+}
+
+// Discard takes what comes after a program's end, without haste.
+func Discard([]byte) { time.Sleep(pause) }
 
 // Pipe forwards one output. It lives as long as anybody holds the other end,
 // which may be longer than what it is the output of.
@@ -34,8 +53,8 @@ type Pipe struct {
 	sink    func(payload []byte)
 }
 
-// openPipe opens the reading end; a writer can open the other from then on.
-func openPipe(directory int, name string) (*Pipe, error) {
+// OpenPipe opens the reading end; a writer can open the other from then on.
+func OpenPipe(directory int, name string) (*Pipe, error) {
 	fd, err := quick.Open(directory, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
@@ -61,12 +80,12 @@ func (p *Pipe) Start() {
 	}
 }
 
-// attend is Start where a writer may not have come yet; it reports whether one
+// Attend is Start where a writer may not have come yet; it reports whether one
 // has.
-func (p *Pipe) attend() bool {
+func (p *Pipe) Attend() bool {
 	p.mu.Lock()
 	if !p.gone && !p.pumping && quick.Pending(p.fd) == 0 {
-		if n, err := p.forward(pipeBuffer); n == 0 && err == nil {
+		if n, err := p.forward(bufferSize); n == 0 && err == nil {
 			p.mu.Unlock()
 			return false
 		}
@@ -76,13 +95,13 @@ func (p *Pipe) attend() bool {
 	return true
 }
 
-// follow is Start for what comes after an execution, when mostly nobody is left
+// Follow is Start for what comes after an execution, when mostly nobody is left
 // to write.
-func (p *Pipe) follow() {
+func (p *Pipe) Follow() {
 	p.mu.Lock()
 	over := !p.gone && !p.pumping && quick.HungUp(p.fd)
 	for over {
-		if n, err := p.forward(pipeBuffer); err != nil || n == 0 {
+		if n, err := p.forward(bufferSize); err != nil || n == 0 {
 			break
 		}
 	}
@@ -128,7 +147,7 @@ func (p *Pipe) look() (int, error) {
 	if p.gone {
 		return 0, nil
 	}
-	return p.forward(pipeBuffer)
+	return p.forward(bufferSize)
 }
 
 // wait returns when there is something to read or nobody left to write, or
@@ -166,10 +185,10 @@ func (p *Pipe) wait() bool {
 // forward reads once and passes it on; called with mu held. The sink may wait
 // for credit, and with it whoever wants this pipe: that is the back-pressure.
 func (p *Pipe) forward(most int) (int, error) {
-	buffer := buffers.Get().(*[pipeBuffer]byte)
+	buffer := buffers.Get().(*[bufferSize]byte)
 	defer buffers.Put(buffer)
-	if most > pipeBuffer {
-		most = pipeBuffer
+	if most > bufferSize {
+		most = bufferSize
 	}
 	n, err := quick.Read(p.fd, buffer[:most])
 	if n > 0 {
@@ -197,15 +216,15 @@ func (p *Pipe) Drain(next func(payload []byte)) {
 	p.sink = next
 }
 
-// empty reports whether the pipe holds nothing and is not watched.
-func (p *Pipe) empty() bool {
+// Empty reports whether the pipe holds nothing and is not watched.
+func (p *Pipe) Empty() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.gone && !p.pumping && quick.Pending(p.fd) == 0
 }
 
-// hungUp reports whether nobody is left to write.
-func (p *Pipe) hungUp() bool {
+// HungUp reports whether nobody is left to write.
+func (p *Pipe) HungUp() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.gone && quick.HungUp(p.fd)

@@ -1,4 +1,4 @@
-package run
+package output
 
 import (
 	"sync"
@@ -10,11 +10,11 @@ import (
 // to the host of today.
 const elsewhere = 1<<32 - 1
 
-// background carries what is written after an execution's end to the host, on
+// Background carries what is written after an execution's end to the host, on
 // one stream for each epoch. It never waits: what the host has no credit for
 // is counted and dropped.
-type background struct {
-	conn *channel.Conn
+type Background struct {
+	Conn *channel.Conn // set before anything is written
 
 	mu      sync.Mutex
 	since   uint64 // the first epoch of the host of today
@@ -24,30 +24,30 @@ type background struct {
 	dropped int64
 }
 
-// greeted begins the time of a host that knows nothing of what ran before.
-func (b *background) greeted() {
-	if b.conn == nil {
+// Greeted begins the time of a host that knows nothing of what ran before.
+func (b *Background) Greeted() {
+	if b.Conn == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.since = b.conn.Epoch()
+	b.since = b.Conn.Epoch()
 }
 
-// sink is where the output of one ended execution goes.
-func (b *background) sink(epoch uint64, execution uint32, sub byte) func([]byte) {
+// Sink is where the output of one ended execution goes.
+func (b *Background) Sink(epoch uint64, execution uint32, sub byte) func([]byte) {
 	return func(payload []byte) { b.write(epoch, execution, sub, payload) }
 }
 
-func (b *background) write(epoch uint64, execution uint32, sub byte, payload []byte) {
+func (b *Background) write(epoch uint64, execution uint32, sub byte, payload []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	current := b.conn.Epoch()
+	current := b.Conn.Epoch()
 	if epoch < b.since {
 		execution = elsewhere
 	}
 	if b.stream == nil || b.epoch != current {
-		b.stream = b.conn.Open(map[string]string{"method": "output"}, silent{})
+		b.stream = b.Conn.Open(map[string]string{"method": "output"}, silent{})
 		b.epoch, b.origin, b.dropped = current, 0, 0
 		if b.stream == nil {
 			return
