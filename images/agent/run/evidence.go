@@ -15,6 +15,7 @@ import (
 	"exec-sandbox/agent/disk"
 	"exec-sandbox/agent/flat"
 	"exec-sandbox/agent/output"
+	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/refusals"
 )
 
@@ -307,6 +308,39 @@ func (e *evidence) refusal(t *refusals.Tracker, mark uint64, interpreter int) {
 		}
 	}
 	e.Refused = t.Decided(mark, cause)
+}
+
+// Explain makes it the evidence of a program that could not be started. False
+// means that the evidence has no words for this reason.
+func (e *evidence) Explain(name string, f *program.Failure) bool {
+	code := 126
+	switch f.Kind {
+	case program.NotFound, program.NotExecutable, program.NotPermitted:
+		if f.Errno == "ENOENT" || f.Kind == program.NotFound {
+			code = 127
+		}
+		var path *string
+		if f.Path != "" {
+			path = &f.Path
+		}
+		e.Commands, _ = json.Marshal([]struct {
+			Name string  `json:"name"`
+			Kind string  `json:"kind"`
+			Path *string `json:"path"`
+		}{{name, f.Kind, path}})
+	case program.NotEntered:
+		if f.Errno != "EACCES" && f.Errno != "EPERM" {
+			return false
+		}
+		e.Exception, _ = json.Marshal(map[string]any{
+			"type": "OSError", "message": f.Message, "traceback": "", "errno": f.Errno, "path": f.Path, "module": nil, "code": nil,
+		})
+	default:
+		return false
+	}
+	e.ExitCode, e.Signal = &code, nil
+	e.fill()
+	return true
 }
 
 // milliseconds with a microsecond's precision.

@@ -1,7 +1,6 @@
 package run
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -55,9 +54,6 @@ type Program struct {
 
 // Evidence is END's payload.
 type Evidence = evidence
-
-// Session is what the host's greeting has set.
-func (r *Runner) Session() Session { return *r.current() }
 
 // Start starts a program, or leaves nothing behind.
 func (l Launch) Start(reaper *program.Reaper) (*Program, error) {
@@ -145,37 +141,4 @@ func (p *Program) Evidence(status syscall.WaitStatus, timeout *time.Duration) *E
 	}
 	e.fill()
 	return e
-}
-
-// Explain makes it the evidence of a program that could not be started. False
-// means that the evidence has no words for this reason.
-func (e *evidence) Explain(name string, f *program.Failure) bool {
-	code := 126
-	switch f.Kind {
-	case program.NotFound, program.NotExecutable, program.NotPermitted:
-		if f.Errno == "ENOENT" || f.Kind == program.NotFound {
-			code = 127
-		}
-		var path *string
-		if f.Path != "" {
-			path = &f.Path
-		}
-		e.Commands, _ = json.Marshal([]struct {
-			Name string  `json:"name"`
-			Kind string  `json:"kind"`
-			Path *string `json:"path"`
-		}{{name, f.Kind, path}})
-	case program.NotEntered:
-		if f.Errno != "EACCES" && f.Errno != "EPERM" {
-			return false
-		}
-		e.Exception, _ = json.Marshal(map[string]any{
-			"type": "OSError", "message": f.Message, "traceback": "", "errno": f.Errno, "path": f.Path, "module": nil, "code": nil,
-		})
-	default:
-		return false
-	}
-	e.ExitCode, e.Signal = &code, nil
-	e.fill()
-	return true
 }

@@ -127,6 +127,9 @@ func (r *Runner) Languages() []string {
 	return names
 }
 
+// Session is what the host's greeting has set.
+func (r *Runner) Session() Session { return *r.current() }
+
 func (r *Runner) current() *Session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
