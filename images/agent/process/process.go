@@ -16,6 +16,7 @@ import (
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/disk"
+	"exec-sandbox/agent/evidence"
 	"exec-sandbox/agent/output"
 	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/refusals"
@@ -46,7 +47,7 @@ type process struct {
 	spawner *Spawner
 	request *request
 	stream  *channel.Stream
-	program *run.Program
+	job     *job
 	input   *input
 	outputs []output.Output
 	kept    [2]*output.Overflow // of stdout and stderr
@@ -130,13 +131,13 @@ func (p *process) run() {
 		return
 	}
 	defer p.bury()
-	failure := p.program.Started()
-	p.stream.Note(map[string]any{"event": "started", "pid": p.program.PID})
+	failure := p.job.started()
+	p.stream.Note(map[string]any{"event": "started", "pid": p.job.pid})
 	for _, o := range p.outputs {
 		o.Start()
 	}
 	if failure != nil {
-		p.fell(failure, <-p.program.Exit)
+		p.fell(failure, <-p.job.exit)
 		return
 	}
 	p.finish(p.follow())
@@ -167,28 +168,28 @@ func (p *process) start() error {
 			env[name] = value
 		}
 	}
-	launch := run.Launch{
+	l := launch{
 		Sandbox: s.Sandbox, Disk: s.Disk, Refusals: s.Refusals,
 		Name: "process-" + strconv.FormatUint(s.count.Add(1), 10), User: user, Argv: r.Argv, Cwd: user.Home, Env: env,
 		Files: files, Terminal: r.Pty != nil,
 		MemoryBytes: session.MemoryBytes, Processes: session.Processes, FileSizeBytes: session.FileSizeBytes,
 	}
 	if r.Cwd != nil {
-		launch.Cwd = *r.Cwd
+		l.Cwd = *r.Cwd
 	}
 	if r.MemoryBytes != nil {
-		launch.MemoryBytes = *r.MemoryBytes
+		l.MemoryBytes = *r.MemoryBytes
 	}
 	if r.Processes != nil {
-		launch.Processes = *r.Processes
+		l.Processes = *r.Processes
 	}
 	if r.FileSizeBytes != nil {
-		launch.FileSizeBytes = *r.FileSizeBytes
+		l.FileSizeBytes = *r.FileSizeBytes
 	}
 	if r.Changes != nil {
 		p.mark = s.Changes.Mark()
 	}
-	p.program, err = launch.Start(s.Reaper)
+	p.job, err = l.start(s.Reaper)
 	if err != nil {
 		s.Changes.Drop(p.mark)
 		p.close()
@@ -282,11 +283,11 @@ func (p *process) fell(failure *program.Failure, status syscall.WaitStatus) {
 	for _, o := range p.outputs {
 		o.Drain(output.Discard)
 	}
-	evidence := p.program.Evidence(status, nil)
+	ending := p.job.evidence(status, nil)
 	changed := p.spawner.Changes.Conclude(p.stream, p.mark, p.request.Changes)
-	if evidence.Explain(p.request.Argv[0], failure) {
-		evidence.Changes = changed
-		p.stream.End(evidence)
+	if ending.Explain(p.request.Argv[0], failure) {
+		ending.Changes = changed
+		p.stream.End(ending)
 		return
 	}
 	switch failure.Kind {
@@ -319,8 +320,8 @@ func (p *process) follow() syscall.WaitStatus {
 			}
 		case <-p.grace:
 			p.grace = nil
-			p.program.Signal(unix.SIGKILL)
-		case status := <-p.program.Exit:
+			p.job.signal(unix.SIGKILL)
+		case status := <-p.job.exit:
 			return status
 		}
 	}
@@ -334,7 +335,7 @@ func (p *process) obey() {
 	for _, o := range orders {
 		switch o.Event {
 		case "signal":
-			p.program.Signal(o.signal())
+			p.job.signal(o.signal())
 		case "close":
 			reset = true
 		}
@@ -367,17 +368,17 @@ func (p *process) resize(s size) {
 
 // stop is how a limit ends all of the program.
 func (p *process) stop() {
-	p.program.Signal(unix.SIGINT)
+	p.job.signal(unix.SIGINT)
 	p.grace = program.Grace()
 }
 
 // end asks all of the program to end.
 func (p *process) end() {
-	p.program.Signal(unix.SIGTERM)
+	p.job.signal(unix.SIGTERM)
 	if p.master != nil {
-		p.program.Signal(unix.SIGHUP) // an interactive shell heeds nothing else
+		p.job.signal(unix.SIGHUP) // an interactive shell heeds nothing else
 	}
-	p.program.Signal(unix.SIGCONT)
+	p.job.signal(unix.SIGCONT)
 	p.grace = program.Grace()
 }
 
@@ -389,7 +390,7 @@ func (p *process) finish(status syscall.WaitStatus) {
 	if p.limited {
 		timeout = p.request.timeout()
 	}
-	evidence := p.program.Evidence(status, timeout)
+	ending := p.job.evidence(status, timeout)
 	for _, o := range p.outputs {
 		o.Drain(output.Discard)
 	}
@@ -397,9 +398,9 @@ func (p *process) finish(status syscall.WaitStatus) {
 	if p.ended || p.limited || p.stopped {
 		p.clear()
 	}
-	evidence.Keep(p.kept[0], p.kept[1])
-	evidence.Changes = p.spawner.Changes.Conclude(p.stream, p.mark, p.request.Changes)
-	p.stream.End(evidence)
+	ending.Rest = evidence.RestOf(p.kept[0].End(), p.kept[1].End())
+	ending.Changes = p.spawner.Changes.Conclude(p.stream, p.mark, p.request.Changes)
+	p.stream.End(ending)
 	if p.master != nil {
 		_ = p.master.Close() // nobody can use a terminal without its leader
 	}
@@ -407,11 +408,11 @@ func (p *process) finish(status syscall.WaitStatus) {
 
 // clear ends what outlived its leader, and waits until it is gone.
 func (p *process) clear() {
-	for until := time.Now().Add(dying); !p.program.Gone() && time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
+	for until := time.Now().Add(dying); !p.job.gone() && time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
 		select {
 		case <-p.grace:
 			p.grace = nil
-			p.program.Signal(unix.SIGKILL)
+			p.job.signal(unix.SIGKILL)
 		default:
 		}
 	}
@@ -419,7 +420,7 @@ func (p *process) clear() {
 
 // bury gives the cgroup back once its last process is gone.
 func (p *process) bury() {
-	for wait := 50 * time.Millisecond; !p.program.Remove(); time.Sleep(wait) {
+	for wait := 50 * time.Millisecond; !p.job.remove(); time.Sleep(wait) {
 		if wait < 10*time.Second {
 			wait *= 2
 		}

@@ -10,6 +10,7 @@ import (
 	"exec-sandbox/agent/cgroup"
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/evidence"
 	"exec-sandbox/agent/flat"
 	"exec-sandbox/agent/output"
 	"exec-sandbox/agent/quick"
@@ -286,8 +287,21 @@ func (e *execution) timeout() time.Duration {
 
 // rest says where what the host does not keep of its outputs is; mostly there
 // is nothing.
-func (e *execution) rest() *rest {
-	return restOf(e.kept)
+func (e *execution) rest() *evidence.Rest {
+	return evidence.RestOf(e.kept[0].End(), e.kept[1].End())
+}
+
+// measure adds usage and limits from the counters before and after.
+func (e *execution) measure(report *evidence.Evidence, after cgroup.Counters) {
+	ran := time.Since(e.ordered)
+	if e.started {
+		ran = time.Since(e.began)
+		report.Ran(ran)
+	}
+	if e.timedOut {
+		report.TimedOut(e.timeout(), ran)
+	}
+	report.Count(e.before, after)
 }
 
 func (e *execution) stopTimers() {

@@ -14,6 +14,7 @@ import (
 
 	"exec-sandbox/agent/cgroup"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/evidence"
 	"exec-sandbox/agent/identity"
 	"exec-sandbox/agent/program"
 )
@@ -338,7 +339,7 @@ func (i *interpreter) begin(e *execution) {
 
 // crowded is the end of an execution that could not begin because users have
 // filled what its input would lie on; nil for any other error, or none.
-func (i *interpreter) crowded(err error) *evidence {
+func (i *interpreter) crowded(err error) *evidence.Evidence {
 	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return nil
 	}
@@ -346,11 +347,12 @@ func (i *interpreter) crowded(err error) *evidence {
 	if !ok {
 		used, allowed = i.runner.space()
 	}
-	report := &evidence{State: "kept", Limits: []limitHit{{"disk", allowed, used}}}
+	report := &evidence.Evidence{State: "kept"}
+	report.DiskFull(allowed, used)
 	if i.lost {
 		report.State, i.lost = "reset", false
 	}
-	report.fill()
+	report.Fill()
 	return report
 }
 
@@ -473,32 +475,33 @@ func (i *interpreter) done(said string, held bool) {
 	e.stopTimers()
 	after := p.group.Spent()
 	i.ended = time.Now()
-	report := &evidence{}
+	report := &evidence.Evidence{}
 	text, err := []byte(said), error(nil)
 	if said == "" {
 		s.littered = true
 		text, err = s.evidence()
 	}
 	if err == nil {
-		if report, err = parseEvidence(text); err != nil {
-			report = &evidence{}
+		if report, err = evidence.Parse(text); err != nil {
+			report = &evidence.Evidence{}
 		}
 	}
 	if err != nil {
 		if used, all := i.runner.space(); all > 0 && used == all {
 			// User code has filled the file system that evidence goes to.
-			report, err = &evidence{Limits: []limitHit{{"disk", all, used}}}, nil
-			report.fill()
+			report, err = &evidence.Evidence{}, nil
+			report.DiskFull(all, used)
+			report.Fill()
 		}
 	}
-	succeeded := err == nil && report.succeeded()
+	succeeded := err == nil && report.Succeeded()
 	if !succeeded {
 		p.group.Incidents(&after)
 	}
 	if err == nil {
-		report.measure(e, e.before, after)
-		report.storage(i.runner.config.Disk, e.fileSize, e.wasFull)
-		report.refusal(i.runner.config.Refusals, e.refused, p.pid)
+		e.measure(report, after)
+		report.Storage(i.runner.config.Disk, e.fileSize, e.wasFull)
+		report.Refusal(i.runner.config.Refusals, e.refused, p.pid)
 	}
 	i.handOver(e, s)
 	report.Rest = e.rest()

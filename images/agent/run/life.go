@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"exec-sandbox/agent/evidence"
 )
 
 // The lives of an interpreter: how one begins, and what its end means for the
@@ -94,19 +96,19 @@ func (i *interpreter) fellWith(e *execution, p *process, status syscall.WaitStat
 		i.runner.config.Changes.Drop(e.mark)
 		return
 	}
-	report := &evidence{}
+	report := &evidence.Evidence{}
 	if text, err := s.evidence(); err == nil {
-		if said, err := parseEvidence(text); err == nil {
+		if said, err := evidence.Parse(text); err == nil {
 			report = said
 		}
 	}
-	report.fromStatus(status)
-	report.failed = []int{p.pid} // what replaced the interpreter has its process
-	report.measure(e, e.before, p.group.Counters())
-	report.fill()
+	report.FromStatus(status)
+	report.Failed = []int{p.pid} // what replaced the interpreter has its process
+	e.measure(report, p.group.Counters())
+	report.Fill()
 	report.State = "reset"
-	report.storage(i.runner.config.Disk, e.fileSize, e.wasFull)
-	report.refusal(i.runner.config.Refusals, e.refused, p.pid)
+	report.Storage(i.runner.config.Disk, e.fileSize, e.wasFull)
+	report.Refusal(i.runner.config.Refusals, e.refused, p.pid)
 	i.handOver(e, s)
 	report.Rest = e.rest()
 	report.Changes = i.runner.config.Changes.Conclude(e.stream, e.mark, e.request.Changes)

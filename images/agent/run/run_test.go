@@ -15,6 +15,7 @@ import (
 
 	"exec-sandbox/agent/cgroup"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/evidence"
 	"exec-sandbox/agent/program"
 )
 
@@ -210,7 +211,7 @@ func (m *machine) open(code, stdin, more string) uint32 {
 type outcome struct {
 	stdout, stderr string
 	started        bool
-	end            evidence
+	end            evidence.Evidence
 	reset          string
 }
 

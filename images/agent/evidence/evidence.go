@@ -1,4 +1,6 @@
-package run
+// Package evidence is what is known about how a program ended: its status, what
+// an interpreter says about it, what the kernel counted, and which limits it met.
+package evidence
 
 import (
 	"encoding/json"
@@ -14,22 +16,21 @@ import (
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/disk"
 	"exec-sandbox/agent/flat"
-	"exec-sandbox/agent/output"
 	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/refusals"
 )
 
-// evidence is END's payload: what is known about how an execution ended.
-type evidence struct {
+// Evidence is END's payload: what is known about how an execution ended.
+type Evidence struct {
 	ExitCode  *int            `json:"exitCode"`
 	Signal    *string         `json:"signal"`
 	Exception json.RawMessage `json:"exception"`
 	Commands  json.RawMessage `json:"commands"`
-	Limits    []limitHit      `json:"limits"`
+	Limits    []Hit           `json:"limits"`
 	State     string          `json:"state"`
 	Result    json.RawMessage `json:"result"`
 	Usage     usage           `json:"usage"`
-	Rest      *rest           `json:"rest,omitempty"`
+	Rest      *Rest           `json:"rest,omitempty"`
 
 	// Changes counts what changed; the lines about it went before.
 	Changes *changes.Summary `json:"changes,omitempty"`
@@ -38,30 +39,25 @@ type evidence struct {
 	Refused *refusals.Refusal `json:"refused,omitempty"`
 
 	tooLarge bool  // the interpreter saw a file grow beyond its limit
-	failed   []int // the processes whose status is the exit code
+	Failed   []int `json:"-"` // the processes whose status is the exit code
 }
 
-// rest names the files with what the host does not keep of the outputs.
-type rest struct {
+// Rest names the files with what the host does not keep of the outputs.
+type Rest struct {
 	Stdout *string `json:"stdout"`
 	Stderr *string `json:"stderr"`
 }
 
-func restOf(kept [2]*output.Overflow) *rest {
-	r := &rest{kept[0].End(), kept[1].End()}
-	if r.Stdout == nil && r.Stderr == nil {
+// RestOf is nil when there is no such file.
+func RestOf(stdout, stderr *string) *Rest {
+	if stdout == nil && stderr == nil {
 		return nil
 	}
-	return r
+	return &Rest{stdout, stderr}
 }
 
-// Keep says where what the host does not keep of the outputs is.
-func (e *evidence) Keep(stdout, stderr *output.Overflow) {
-	e.Rest = restOf([2]*output.Overflow{stdout, stderr})
-}
-
-// limitHit is a limit that was met: milliseconds, bytes or a count.
-type limitHit struct {
+// Hit is a limit that was met: milliseconds, bytes or a count.
+type Hit struct {
 	Limit    string `json:"limit"`
 	Allowed  int64  `json:"allowed"`
 	Observed int64  `json:"observed"`
@@ -78,12 +74,12 @@ var (
 	empty = json.RawMessage("[]")
 )
 
-// parseEvidence reads what the interpreter wrote. User code can have written
+// Parse reads what the interpreter wrote. User code can have written
 // it, which is why nothing in it is more than a claim about the user's own code.
-func parseEvidence(text []byte) (*evidence, error) {
-	e := &evidence{}
+func Parse(text []byte) (*Evidence, error) {
+	e := &Evidence{}
 	if e.usual(text) {
-		e.fill()
+		e.Fill()
 		return e, nil
 	}
 	var said struct {
@@ -97,14 +93,14 @@ func parseEvidence(text []byte) (*evidence, error) {
 	if err := json.Unmarshal(text, &said); err != nil {
 		return nil, fmt.Errorf("reading the evidence: %w", err)
 	}
-	e = &evidence{ExitCode: said.ExitCode, Exception: said.Exception, Commands: said.Commands, Result: said.Result, tooLarge: said.TooLarge, failed: said.Failed}
-	e.fill()
+	e = &Evidence{ExitCode: said.ExitCode, Exception: said.Exception, Commands: said.Commands, Result: said.Result, tooLarge: said.TooLarge, Failed: said.Failed}
+	e.Fill()
 	return e, nil
 }
 
 // usual reads what is said of most executions: an exit code and nothing else,
 // for which the number alone will do.
-func (e *evidence) usual(text []byte) bool {
+func (e *Evidence) usual(text []byte) bool {
 	if len(text) > 0 && len(text) <= 3 && text[0] != '{' {
 		code, err := strconv.ParseUint(string(text), 10, 8)
 		short := int(code)
@@ -131,7 +127,7 @@ func (e *evidence) usual(text []byte) bool {
 }
 
 // AppendJSON writes END's payload.
-func (e *evidence) AppendJSON(out []byte) []byte {
+func (e *Evidence) AppendJSON(out []byte) []byte {
 	out = append(out, `{"exitCode":`...)
 	if e.ExitCode == nil {
 		out = append(out, "null"...)
@@ -184,13 +180,13 @@ func (e *evidence) AppendJSON(out []byte) []byte {
 	return append(out, '}')
 }
 
-// succeeded reports whether it claims nothing but success.
-func (e *evidence) succeeded() bool {
+// Succeeded reports whether it claims nothing but success.
+func (e *Evidence) Succeeded() bool {
 	return e.ExitCode != nil && *e.ExitCode == 0 && string(e.Exception) == string(null)
 }
 
-// fill makes it a value that always fits one frame, whatever it must leave out.
-func (e *evidence) fill() {
+// Fill makes it a value that always fits one frame, whatever it must leave out.
+func (e *Evidence) Fill() {
 	const most = channel.MaxPayload - 16<<10 // for the rest of the fields
 	total := 0
 	for _, f := range []struct {
@@ -203,12 +199,12 @@ func (e *evidence) fill() {
 		total += len(*f.field)
 	}
 	if e.Limits == nil {
-		e.Limits = []limitHit{}
+		e.Limits = []Hit{}
 	}
 }
 
-// fromStatus is what the kernel says about an interpreter that is gone.
-func (e *evidence) fromStatus(status syscall.WaitStatus) {
+// FromStatus is what the kernel says about an interpreter that is gone.
+func (e *Evidence) FromStatus(status syscall.WaitStatus) {
 	code := status.ExitStatus()
 	if status.Signaled() {
 		code = 128 + int(status.Signal())
@@ -221,23 +217,16 @@ func (e *evidence) fromStatus(status syscall.WaitStatus) {
 	e.ExitCode = &code
 }
 
-// measure adds usage and limits from the counters before and after.
-func (e *evidence) measure(x *execution, before, after cgroup.Counters) {
-	if x.started {
-		e.Usage.WallMs = milliseconds(time.Since(x.began))
-	}
-	if x.timedOut {
-		observed := int64(time.Since(x.ordered) / time.Millisecond)
-		if x.started {
-			observed = int64(e.Usage.WallMs)
-		}
-		e.Limits = append(e.Limits, limitHit{"time", x.timeout().Milliseconds(), observed})
-	}
-	e.count(before, after)
+// Ran sets how long it ran.
+func (e *Evidence) Ran(wall time.Duration) { e.Usage.WallMs = milliseconds(wall) }
+
+// TimedOut adds the time limit, which was met after some time.
+func (e *Evidence) TimedOut(limit, after time.Duration) {
+	e.Limits = append(e.Limits, Hit{"time", limit.Milliseconds(), after.Milliseconds()})
 }
 
-// count adds what the kernel counted between two readings.
-func (e *evidence) count(before, after cgroup.Counters) {
+// Count adds what the kernel counted between two readings.
+func (e *Evidence) Count(before, after cgroup.Counters) {
 	if before.CPUMicros >= 0 && after.CPUMicros >= before.CPUMicros {
 		cpu := float64(after.CPUMicros-before.CPUMicros) / 1000
 		e.Usage.CPUMs = &cpu
@@ -251,16 +240,21 @@ func (e *evidence) count(before, after cgroup.Counters) {
 		if peak < 0 {
 			peak = after.MaxBytes
 		}
-		e.Limits = append(e.Limits, limitHit{"memory", after.MaxBytes, peak})
+		e.Limits = append(e.Limits, Hit{"memory", after.MaxBytes, peak})
 	}
 	if before.TasksAtMax >= 0 && after.TasksAtMax > before.TasksAtMax {
-		e.Limits = append(e.Limits, limitHit{"processes", after.MaxTasks, after.MaxTasks})
+		e.Limits = append(e.Limits, Hit{"processes", after.MaxTasks, after.MaxTasks})
 	}
 }
 
-// storage adds the limits that writing met. A full disk is held against a task
+// DiskFull adds the size of a file system that was full.
+func (e *Evidence) DiskFull(allowed, used int64) {
+	e.Limits = append(e.Limits, Hit{"disk", allowed, used})
+}
+
+// Storage adds the limits that writing met. A full disk is held against a task
 // only when an exception says so, or when this task filled it and failed.
-func (e *evidence) storage(d *disk.Disk, fileSize int64, wasFull bool) {
+func (e *Evidence) Storage(d *disk.Disk, fileSize int64, wasFull bool) {
 	var exception struct {
 		Errno *string `json:"errno"`
 		Path  *string `json:"path"`
@@ -274,27 +268,27 @@ func (e *evidence) storage(d *disk.Disk, fileSize int64, wasFull bool) {
 	}
 	if fileSize > 0 && (errno == "EFBIG" || e.tooLarge || e.Signal != nil && *e.Signal == "SIGXFSZ") {
 		// The kernel let it have exactly so much.
-		e.Limits = append(e.Limits, limitHit{"file-size", fileSize, fileSize})
+		e.Limits = append(e.Limits, Hit{"file-size", fileSize, fileSize})
 	}
 	switch {
 	case errno == "ENOSPC" || errno == "EDQUOT":
 		if allowed, used, ok := d.SpaceFor(exception.Path); ok {
-			e.Limits = append(e.Limits, limitHit{"disk", allowed, used})
+			e.DiskFull(allowed, used)
 		}
 	case e.ExitCode != nil && *e.ExitCode != 0 && !wasFull && d.IsFull():
 		allowed, used, _ := d.Space()
-		e.Limits = append(e.Limits, limitHit{"disk", allowed, used})
+		e.DiskFull(allowed, used)
 	}
 }
 
-// refusal adds the refused connection that the execution failed for, if it did:
+// Refusal adds the refused connection that the execution failed for, if it did:
 // not one of the interpreter itself, whose exception tells, but of a program
 // that it ran.
-func (e *evidence) refusal(t *refusals.Tracker, mark uint64, interpreter int) {
+func (e *Evidence) Refusal(t *refusals.Tracker, mark uint64, interpreter int) {
 	if t.Mark() == mark || e.ExitCode == nil || *e.ExitCode == 0 {
 		return
 	}
-	cause := refusals.Cause{Processes: e.failed, Status: *e.ExitCode}
+	cause := refusals.Cause{Processes: e.Failed, Status: *e.ExitCode}
 	if string(e.Exception) != string(null) {
 		var exception struct {
 			ChildStatus *int `json:"childStatus"`
@@ -312,7 +306,7 @@ func (e *evidence) refusal(t *refusals.Tracker, mark uint64, interpreter int) {
 
 // Explain makes it the evidence of a program that could not be started. False
 // means that the evidence has no words for this reason.
-func (e *evidence) Explain(name string, f *program.Failure) bool {
+func (e *Evidence) Explain(name string, f *program.Failure) bool {
 	code := 126
 	switch f.Kind {
 	case program.NotFound, program.NotExecutable, program.NotPermitted:
@@ -339,7 +333,7 @@ func (e *evidence) Explain(name string, f *program.Failure) bool {
 		return false
 	}
 	e.ExitCode, e.Signal = &code, nil
-	e.fill()
+	e.Fill()
 	return true
 }
 

@@ -1,4 +1,4 @@
-package run
+package process
 
 import (
 	"fmt"
@@ -11,12 +11,13 @@ import (
 
 	"exec-sandbox/agent/cgroup"
 	"exec-sandbox/agent/disk"
+	"exec-sandbox/agent/evidence"
 	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/refusals"
 )
 
-// Launch is how a caller's program is started.
-type Launch struct {
+// launch is how a caller's program is started.
+type launch struct {
 	Sandbox  *cgroup.Sandbox
 	Disk     *disk.Disk
 	Refusals *refusals.Tracker
@@ -34,11 +35,11 @@ type Launch struct {
 	FileSizeBytes int64
 }
 
-// Program is one program of a caller's with all that it starts, in a cgroup of
+// job is one program of a caller's with all that it starts, in a cgroup of
 // its own: signalled, measured and killed as one.
-type Program struct {
-	PID  int
-	Exit <-chan syscall.WaitStatus // its status, once
+type job struct {
+	pid  int
+	exit <-chan syscall.WaitStatus // its status, once
 
 	group  *cgroup.Group
 	report *os.File
@@ -52,16 +53,13 @@ type Program struct {
 	refused  uint64 // how many there were at its beginning
 }
 
-// Evidence is END's payload.
-type Evidence = evidence
-
-// Start starts a program, or leaves nothing behind.
-func (l Launch) Start(reaper *program.Reaper) (*Program, error) {
+// start starts a program, or leaves nothing behind.
+func (l launch) start(reaper *program.Reaper) (*job, error) {
 	group, err := l.Sandbox.Group(l.Name)
 	if err != nil {
 		return nil, err
 	}
-	p := &Program{began: time.Now(), group: group, disk: l.Disk, fileSize: l.FileSizeBytes, wasFull: l.Disk.IsFull()}
+	p := &job{began: time.Now(), group: group, disk: l.Disk, fileSize: l.FileSizeBytes, wasFull: l.Disk.IsFull()}
 	p.refusals, p.refused = l.Refusals, l.Refusals.Mark()
 	if err := p.start(reaper, l); err != nil {
 		group.Remove()
@@ -70,7 +68,7 @@ func (l Launch) Start(reaper *program.Reaper) (*Program, error) {
 	return p, nil
 }
 
-func (p *Program) start(reaper *program.Reaper, l Launch) error {
+func (p *job) start(reaper *program.Reaper, l launch) error {
 	if err := p.group.Limit(l.MemoryBytes, l.Processes); err != nil {
 		return err
 	}
@@ -90,7 +88,7 @@ func (p *Program) start(reaper *program.Reaper, l Launch) error {
 	}
 	start := program.Step{Procs: p.group.Procs(), User: l.User, FileSize: l.FileSizeBytes, Cwd: l.Cwd, Report: report}
 	var err error
-	p.PID, p.Exit, err = reaper.Start(start.Command(l.Argv), &syscall.ProcAttr{
+	p.pid, p.exit, err = reaper.Start(start.Command(l.Argv), &syscall.ProcAttr{
 		Env:   program.Environment(l.User, l.Env),
 		Files: append(files, uintptr(pipe[1])),
 		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: l.Terminal},
@@ -101,17 +99,17 @@ func (p *Program) start(reaper *program.Reaper, l Launch) error {
 	return err
 }
 
-// Started waits until the process has become the program, or for the reason
+// started waits until the process has become the program, or for the reason
 // why it did not.
-func (p *Program) Started() *program.Failure {
+func (p *job) started() *program.Failure {
 	defer p.report.Close()
 	const most = 16 << 10
 	text, _ := io.ReadAll(io.LimitReader(p.report, most))
 	return program.ParseFailure(text) // executing it closed the pipe
 }
 
-// Signal reaches every process of the program.
-func (p *Program) Signal(sig syscall.Signal) {
+// signal reaches every process of the program.
+func (p *job) signal(sig syscall.Signal) {
 	if sig == unix.SIGKILL {
 		p.group.Kill() // nobody escapes by forking
 		return
@@ -119,26 +117,27 @@ func (p *Program) Signal(sig syscall.Signal) {
 	p.group.Signal(sig)
 }
 
-// Gone reports whether no process of the program is left.
-func (p *Program) Gone() bool { return len(p.group.Members()) == 0 }
+// gone reports whether no process of the program is left.
+func (p *job) gone() bool { return len(p.group.Members()) == 0 }
 
-// Remove gives the cgroup back; false while something inside still lives.
-func (p *Program) Remove() bool { return p.group.Remove() }
+// remove gives the cgroup back; false while something inside still lives.
+func (p *job) remove() bool { return p.group.Remove() }
 
-// Evidence is what is known about a program that has ended. A timeout is given
+// evidence is what is known about a program that has ended. A timeout is given
 // when it was what ended the program.
-func (p *Program) Evidence(status syscall.WaitStatus, timeout *time.Duration) *Evidence {
-	e := &evidence{State: "kept"}
-	e.fromStatus(status)
-	e.Usage.WallMs = milliseconds(time.Since(p.began))
+func (p *job) evidence(status syscall.WaitStatus, timeout *time.Duration) *evidence.Evidence {
+	e := &evidence.Evidence{State: "kept"}
+	e.FromStatus(status)
+	wall := time.Since(p.began)
+	e.Ran(wall)
 	if timeout != nil {
-		e.Limits = append(e.Limits, limitHit{"time", timeout.Milliseconds(), int64(e.Usage.WallMs)})
+		e.TimedOut(*timeout, wall)
 	}
-	e.count(p.before, p.group.Counters())
-	e.storage(p.disk, p.fileSize, p.wasFull)
+	e.Count(p.before, p.group.Counters())
+	e.Storage(p.disk, p.fileSize, p.wasFull)
 	if *e.ExitCode != 0 {
-		e.Refused = p.refusals.Decided(p.refused, refusals.Cause{Processes: []int{p.PID}, Status: *e.ExitCode})
+		e.Refused = p.refusals.Decided(p.refused, refusals.Cause{Processes: []int{p.pid}, Status: *e.ExitCode})
 	}
-	e.fill()
+	e.Fill()
 	return e
 }
