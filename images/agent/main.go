@@ -17,11 +17,11 @@ import (
 	"exec-sandbox/agent/disk"
 	"exec-sandbox/agent/egress"
 	"exec-sandbox/agent/files"
+	"exec-sandbox/agent/interpreter"
 	"exec-sandbox/agent/output"
 	"exec-sandbox/agent/process"
 	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/refusals"
-	"exec-sandbox/agent/run"
 	"exec-sandbox/agent/session"
 )
 
@@ -82,7 +82,7 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	runner, err := run.New(run.Config{
+	runner, err := interpreter.New(interpreter.Config{
 		Directory:    "/run/exec-sandbox",
 		Spill:        "/var/lib/exec-sandbox",
 		Outputs:      outputs,
@@ -90,9 +90,9 @@ func serve() error {
 		Changes:      tracker,
 		Refusals:     refused,
 		User:         user,
-		Interpreters: run.Installed(run.Interpreters),
+		Interpreters: interpreter.Installed(interpreter.Interpreters),
 		Reaper:       reaper,
-		Group:        func(name string) (run.Group, error) { return sandbox.Group(name) },
+		Group:        func(name string) (interpreter.Group, error) { return sandbox.Group(name) },
 		Command: func(procs string, argv []string) []string {
 			return program.Step{Procs: procs, User: user}.Command(argv)
 		},

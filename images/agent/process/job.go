@@ -59,17 +59,17 @@ func (l launch) start(reaper *program.Reaper) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &job{began: time.Now(), group: group, disk: l.Disk, fileSize: l.FileSizeBytes, wasFull: l.Disk.IsFull()}
-	p.refusals, p.refused = l.Refusals, l.Refusals.Mark()
-	if err := p.start(reaper, l); err != nil {
+	j := &job{began: time.Now(), group: group, disk: l.Disk, fileSize: l.FileSizeBytes, wasFull: l.Disk.IsFull()}
+	j.refusals, j.refused = l.Refusals, l.Refusals.Mark()
+	if err := j.start(reaper, l); err != nil {
 		group.Remove()
 		return nil, err
 	}
-	return p, nil
+	return j, nil
 }
 
-func (p *job) start(reaper *program.Reaper, l launch) error {
-	if err := p.group.Limit(l.MemoryBytes, l.Processes); err != nil {
+func (j *job) start(reaper *program.Reaper, l launch) error {
+	if err := j.group.Limit(l.MemoryBytes, l.Processes); err != nil {
 		return err
 	}
 	var pipe [2]int
@@ -78,65 +78,65 @@ func (p *job) start(reaper *program.Reaper, l launch) error {
 	}
 	defer unix.Close(pipe[1])
 	_ = unix.SetNonblock(pipe[0], true)
-	p.report = os.NewFile(uintptr(pipe[0]), "report")
-	p.group.Begin()
-	p.before = p.group.Counters()
+	j.report = os.NewFile(uintptr(pipe[0]), "report")
+	j.group.Begin()
+	j.before = j.group.Counters()
 	const report = 3 // the first after the standard ones
 	var files []uintptr
 	for i := 0; i < report; i++ {
 		files = append(files, uintptr(l.Files[i%len(l.Files)]))
 	}
-	start := program.Step{Procs: p.group.Procs(), User: l.User, FileSize: l.FileSizeBytes, Cwd: l.Cwd, Report: report}
+	start := program.Step{Procs: j.group.Procs(), User: l.User, FileSize: l.FileSizeBytes, Cwd: l.Cwd, Report: report}
 	var err error
-	p.pid, p.exit, err = reaper.Start(start.Command(l.Argv), &syscall.ProcAttr{
+	j.pid, j.exit, err = reaper.Start(start.Command(l.Argv), &syscall.ProcAttr{
 		Env:   program.Environment(l.User, l.Env),
 		Files: append(files, uintptr(pipe[1])),
 		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: l.Terminal},
 	})
 	if err != nil {
-		_ = p.report.Close()
+		_ = j.report.Close()
 	}
 	return err
 }
 
 // started waits until the process has become the program, or for the reason
 // why it did not.
-func (p *job) started() *program.Failure {
-	defer p.report.Close()
+func (j *job) started() *program.Failure {
+	defer j.report.Close()
 	const most = 16 << 10
-	text, _ := io.ReadAll(io.LimitReader(p.report, most))
+	text, _ := io.ReadAll(io.LimitReader(j.report, most))
 	return program.ParseFailure(text) // executing it closed the pipe
 }
 
 // signal reaches every process of the program.
-func (p *job) signal(sig syscall.Signal) {
+func (j *job) signal(sig syscall.Signal) {
 	if sig == unix.SIGKILL {
-		p.group.Kill() // nobody escapes by forking
+		j.group.Kill() // nobody escapes by forking
 		return
 	}
-	p.group.Signal(sig)
+	j.group.Signal(sig)
 }
 
 // gone reports whether no process of the program is left.
-func (p *job) gone() bool { return len(p.group.Members()) == 0 }
+func (j *job) gone() bool { return len(j.group.Members()) == 0 }
 
 // remove gives the cgroup back; false while something inside still lives.
-func (p *job) remove() bool { return p.group.Remove() }
+func (j *job) remove() bool { return j.group.Remove() }
 
 // evidence is what is known about a program that has ended. A timeout is given
 // when it was what ended the program.
-func (p *job) evidence(status syscall.WaitStatus, timeout *time.Duration) *evidence.Evidence {
+func (j *job) evidence(status syscall.WaitStatus, timeout *time.Duration) *evidence.Evidence {
 	e := &evidence.Evidence{State: "kept"}
 	e.FromStatus(status)
-	wall := time.Since(p.began)
+	wall := time.Since(j.began)
 	e.Ran(wall)
 	if timeout != nil {
 		e.TimedOut(*timeout, wall)
 	}
-	e.Count(p.before, p.group.Counters())
-	e.Storage(p.disk, p.fileSize, p.wasFull)
+	e.Count(j.before, j.group.Counters())
+	e.Storage(j.disk, j.fileSize, j.wasFull)
 	if *e.ExitCode != 0 {
-		e.Refused = p.refusals.Decided(p.refused, refusals.Cause{Processes: []int{p.pid}, Status: *e.ExitCode})
+		e.Refused = j.refusals.Decided(j.refused, refusals.Cause{Processes: []int{j.pid}, Status: *e.ExitCode})
 	}
 	e.Fill()
 	return e

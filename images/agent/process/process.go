@@ -17,10 +17,10 @@ import (
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/disk"
 	"exec-sandbox/agent/evidence"
+	"exec-sandbox/agent/interpreter"
 	"exec-sandbox/agent/output"
 	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/refusals"
-	"exec-sandbox/agent/run"
 )
 
 // dying is how long the kernel may take to end what was killed.
@@ -33,7 +33,7 @@ type Spawner struct {
 	Refusals *refusals.Tracker
 	Reaper   *program.Reaper
 	User     program.User
-	Session  func() run.Session
+	Session  func() interpreter.Session
 	Changes  *changes.Tracker
 	Outputs  *output.Directory
 	Log      func(format string, args ...any)

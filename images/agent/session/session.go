@@ -15,8 +15,8 @@ import (
 	"exec-sandbox/agent/egress"
 	"exec-sandbox/agent/files"
 	"exec-sandbox/agent/identity"
+	"exec-sandbox/agent/interpreter"
 	"exec-sandbox/agent/process"
-	"exec-sandbox/agent/run"
 )
 
 // settleWait is how long sealing may wait for interpreters to become idle.
@@ -24,7 +24,7 @@ const settleWait = 60 * time.Second
 
 // Session serves whichever host is connected.
 type Session struct {
-	runner  *run.Runner
+	runner  *interpreter.Runner
 	spawner *process.Spawner
 	files   *files.Service
 	changes *changes.Tracker
@@ -37,7 +37,7 @@ type Session struct {
 }
 
 // New returns a session that no host has greeted.
-func New(runner *run.Runner, spawner *process.Spawner, files *files.Service, changes *changes.Tracker, gateway *egress.Gateway, version string) *Session {
+func New(runner *interpreter.Runner, spawner *process.Spawner, files *files.Service, changes *changes.Tracker, gateway *egress.Gateway, version string) *Session {
 	s := &Session{runner: runner, spawner: spawner, files: files, changes: changes, gateway: gateway, version: version}
 	var name unix.Utsname
 	if unix.Uname(&name) == nil {
@@ -93,7 +93,7 @@ func (s *Session) Hello(payload []byte) (any, error) {
 		MachineID: did("machine id", identity.SetMachineID(boot.MachineID, h.machineID)),
 		Env:       true, // held by the runner, given to whatever runs
 	}
-	ack.Limits = did("limits", s.runner.Greet(run.Session{
+	ack.Limits = did("limits", s.runner.Greet(interpreter.Session{
 		Env:         h.env,
 		MemoryBytes: h.memoryBytes,
 		Processes:   h.processes,
@@ -129,7 +129,7 @@ func (s *Session) connect(granted *network) error {
 
 // Open takes a request.
 func (s *Session) Open(stream *channel.Stream, payload []byte) error {
-	request, err := run.ParseRequest(payload)
+	request, err := interpreter.ParseRequest(payload)
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
 		return err

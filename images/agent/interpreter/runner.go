@@ -1,5 +1,5 @@
-// Package run keeps the interpreters and runs executions in them.
-package run
+// Package interpreter keeps the interpreters and runs executions in them.
+package interpreter
 
 import (
 	"errors"
