@@ -320,32 +320,3 @@ func (e *execution) noteStarted() {
 		e.stream.Note(channel.Raw(`{"event":"started"}`))
 	}
 }
-
-// watch forwards one output of an execution, and ends the execution when that
-// is what its output limit is for.
-func (i *interpreter) watch(e *execution, sub byte, o *output.Overflow) func(payload []byte) {
-	var total int64
-	told := e.request.OutputBytes == nil || !e.request.OutputFail
-	return func(payload []byte) {
-		o.Write(payload)
-		total += int64(len(payload))
-		if !told && total > *e.request.OutputBytes {
-			told = true
-			i.post(func() {
-				if i.current == e && e.interrupted.IsZero() {
-					i.interrupt()
-				}
-			})
-		}
-		e.stream.Send(sub, payload)
-	}
-}
-
-// direct sends the outputs of an execution where they belong.
-func (i *interpreter) direct(e *execution, s *slot) {
-	for n, name := range [...]string{"stdout", "stderr"} {
-		e.kept[n] = i.runner.config.Outputs.Overflow(e.stream.ID(), name, e.request.OutputBytes, e.request.Keep)
-	}
-	s.stdout.Drain(i.watch(e, channel.Stdout, e.kept[0]))
-	s.stderr.Drain(i.watch(e, channel.Stderr, e.kept[1]))
-}

@@ -1,0 +1,138 @@
+package interpreter
+
+import (
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"exec-sandbox/agent/cgroup"
+	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/evidence"
+	"exec-sandbox/agent/program"
+)
+
+// How an execution ends whose interpreter lives on; life.go has the other end.
+
+// interrupt asks the whole group to stop and ends it if that is not heeded.
+func (i *interpreter) interrupt() {
+	e, p := i.current, i.process
+	if !e.interrupted.IsZero() || p == nil {
+		return
+	}
+	e.interrupted, e.grace = time.Now(), program.Grace()
+	asked := map[int]string{}
+	p.group.Interrupt(asked)
+	i.nudge(e, p, asked)
+	i.onceOver(e.grace, func() {
+		if i.current == e {
+			p.kill()
+		}
+	})
+}
+
+// nudge makes those look again who have not heeded SIGINT. One that comes
+// between an interpreter's last look and a system call that waits is not seen
+// before that call ends. SIGURG ends it: python.c and bash.c have a handler for
+// it, and elsewhere it is ignored.
+func (i *interpreter) nudge(e *execution, p *process, asked map[int]string) {
+	i.after(program.GraceStep, func() {
+		if i.current == e && i.process == p {
+			p.group.Interrupt(asked)
+			_ = unix.Tgkill(p.pid, p.pid, unix.SIGURG)
+			i.nudge(e, p, asked)
+		}
+	})
+}
+
+// done ends an execution whose interpreter lives on. What it said is the
+// evidence, unless that is in a file. It may hold the pipes still, and then
+// writes nothing more to them.
+func (i *interpreter) done(said string, held bool) {
+	e, s, p := i.current, i.running, i.process
+	e.stopTimers()
+	after := p.group.Spent()
+	i.ended = time.Now()
+	report := &evidence.Evidence{}
+	text, err := []byte(said), error(nil)
+	if said == "" {
+		s.littered = true
+		text, err = s.evidence()
+	}
+	if err == nil {
+		if report, err = evidence.Parse(text); err != nil {
+			report = &evidence.Evidence{}
+		}
+	}
+	if err != nil {
+		if used, all := i.runner.space(); all > 0 && used == all {
+			// User code has filled the file system that evidence goes to.
+			report, err = &evidence.Evidence{}, nil
+			report.DiskFull(all, used)
+			report.Fill()
+		}
+	}
+	succeeded := err == nil && report.Succeeded()
+	if !succeeded {
+		p.group.Incidents(&after)
+	}
+	if err == nil {
+		e.measure(report, after)
+		report.Storage(i.runner.config.Disk, e.fileSize, e.wasFull)
+		report.Refusal(i.runner.config.Refusals, e.refused, p.pid)
+	}
+	i.handOver(e, s)
+	report.Rest = e.rest()
+	report.Changes = i.runner.config.Changes.Conclude(e.stream, e.mark, e.request.Changes)
+	report.State = "kept"
+	if i.lost {
+		report.State = "reset"
+	}
+	if err != nil {
+		e.noteStarted() // there is no end to say so
+		e.stream.Reset("failed", "the interpreter left no evidence: "+err.Error())
+	} else {
+		e.stream.End(report)
+	}
+	i.current, i.running, i.lost = nil, nil, false
+	runtime.Gosched() // the answer leaves before we tidy up
+	if succeeded {
+		p.group.Incidents(&after)
+	}
+	i.last = after
+	if e.request.MemoryBytes != nil || e.request.Processes != nil {
+		session := i.runner.current()
+		_ = p.group.Limit(session.MemoryBytes, session.Processes)
+	}
+	if s.free(p.group, held) {
+		i.slot = s
+	} else {
+		s.remove()
+		i.after(later, func() {
+			s.stdout.Follow()
+			s.stderr.Follow()
+		})
+	}
+	if !e.interrupted.IsZero() {
+		i.sweepLater(e, p)
+	}
+}
+
+// sweepLater ends what an interrupted execution started and what did not heed
+// SIGINT, without touching what other executions left running.
+func (i *interpreter) sweepLater(e *execution, p *process) {
+	until := cgroup.BootClock()
+	i.onceOver(e.grace, func() {
+		if i.process == p {
+			p.group.Sweep(e.beganBoot, until, p.pid)
+		}
+	})
+}
+
+// handOver forwards what is in the pipes now as the execution's output, and
+// what comes later as background output.
+func (i *interpreter) handOver(e *execution, s *slot) {
+	b, id := &i.runner.background, e.stream.ID()
+	s.stdout.Drain(b.Sink(e.epoch, id, channel.Stdout))
+	s.stderr.Drain(b.Sink(e.epoch, id, channel.Stderr))
+}
