@@ -21,14 +21,10 @@ import (
 
 // Session is what a host's greeting sets for everything that runs.
 type Session struct {
-	Env         map[string]string
-	MemoryBytes int64 // for each interpreter; 0 = as much as there is
-	Processes   int   // for each interpreter; 0 = any number
-	DiskBytes   int64 // for all together; 0 = as much as there is
-	Secret      []byte
-	Unique      bool // interpreters that have fresh entropy go on with it
-
-	FileSizeBytes int64 // for each file; 0 = any size
+	program.Defaults
+	DiskBytes int64 // for all together; 0 = as much as there is
+	Secret    []byte
+	Unique    bool // interpreters that have fresh entropy go on with it
 
 	generation uint64
 }
@@ -127,8 +123,8 @@ func (r *Runner) Languages() []string {
 	return names
 }
 
-// Session is what the host's greeting has set.
-func (r *Runner) Session() Session { return *r.current() }
+// Defaults are those of the current session.
+func (r *Runner) Defaults() program.Defaults { return r.current().Defaults }
 
 func (r *Runner) current() *Session {
 	r.mu.Lock()

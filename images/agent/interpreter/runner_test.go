@@ -84,7 +84,7 @@ type machine struct {
 type opener struct{ runner *Runner }
 
 func (o opener) Hello([]byte) (any, error) {
-	err := o.runner.Greet(Session{Env: map[string]string{"SESSION": "it's"}, Secret: []byte("secret")})
+	err := o.runner.Greet(Session{Defaults: program.Defaults{Env: map[string]string{"SESSION": "it's"}}, Secret: []byte("secret")})
 	return map[string]bool{"limits": err == nil}, nil
 }
 

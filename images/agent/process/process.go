@@ -17,7 +17,6 @@ import (
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/disk"
 	"exec-sandbox/agent/evidence"
-	"exec-sandbox/agent/interpreter"
 	"exec-sandbox/agent/output"
 	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/refusals"
@@ -33,7 +32,7 @@ type Spawner struct {
 	Refusals *refusals.Tracker
 	Reaper   *program.Reaper
 	User     program.User
-	Session  func() interpreter.Session
+	Defaults func() program.Defaults
 	Changes  *changes.Tracker
 	Outputs  *output.Directory
 	Log      func(format string, args ...any)
@@ -146,7 +145,7 @@ func (p *process) run() {
 // start leaves nothing behind when it fails.
 func (p *process) start() error {
 	s, r := p.spawner, p.request
-	user, session := s.User, s.Session()
+	user, defaults := s.User, s.Defaults()
 	if r.User == "root" {
 		user = program.Root
 	}
@@ -163,7 +162,7 @@ func (p *process) start() error {
 	if r.Pty != nil {
 		env["TERM"] = "xterm-256color"
 	}
-	for _, over := range []map[string]string{session.Env, r.Env} {
+	for _, over := range []map[string]string{defaults.Env, r.Env} {
 		for name, value := range over {
 			env[name] = value
 		}
@@ -172,7 +171,7 @@ func (p *process) start() error {
 		Sandbox: s.Sandbox, Disk: s.Disk, Refusals: s.Refusals,
 		Name: "process-" + strconv.FormatUint(s.count.Add(1), 10), User: user, Argv: r.Argv, Cwd: user.Home, Env: env,
 		Files: files, Terminal: r.Pty != nil,
-		MemoryBytes: session.MemoryBytes, Processes: session.Processes, FileSizeBytes: session.FileSizeBytes,
+		MemoryBytes: defaults.MemoryBytes, Processes: defaults.Processes, FileSizeBytes: defaults.FileSizeBytes,
 	}
 	if r.Cwd != nil {
 		l.Cwd = *r.Cwd

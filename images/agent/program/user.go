@@ -40,3 +40,11 @@ func Pairs(env map[string]string) []string {
 	sort.Strings(out)
 	return out
 }
+
+// Defaults are what a session gives every program that asks for nothing else.
+type Defaults struct {
+	Env           map[string]string
+	MemoryBytes   int64 // for a program and all that it starts; 0 = as much as there is
+	Processes     int   // of a program and all that it starts; 0 = any number
+	FileSizeBytes int64 // for each file; 0 = any size
+}

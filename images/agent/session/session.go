@@ -17,6 +17,7 @@ import (
 	"exec-sandbox/agent/identity"
 	"exec-sandbox/agent/interpreter"
 	"exec-sandbox/agent/process"
+	"exec-sandbox/agent/program"
 )
 
 // settleWait is how long sealing may wait for interpreters to become idle.
@@ -94,14 +95,15 @@ func (s *Session) Hello(payload []byte) (any, error) {
 		Env:       true, // held by the runner, given to whatever runs
 	}
 	ack.Limits = did("limits", s.runner.Greet(interpreter.Session{
-		Env:         h.env,
-		MemoryBytes: h.memoryBytes,
-		Processes:   h.processes,
-		DiskBytes:   h.diskBytes,
-		Secret:      h.entropy,
-		Unique:      keeps,
-
-		FileSizeBytes: h.fileSize,
+		Defaults: program.Defaults{
+			Env:           h.env,
+			MemoryBytes:   h.memoryBytes,
+			Processes:     h.processes,
+			FileSizeBytes: h.fileSize,
+		},
+		DiskBytes: h.diskBytes,
+		Secret:    h.entropy,
+		Unique:    keeps,
 	}))
 	ack.Network = did("network", s.connect(h.network))
 	// What another session changed, from which this one goes on, is none of it;
