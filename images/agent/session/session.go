@@ -167,8 +167,6 @@ func (s *Session) Open(stream *channel.Stream, payload []byte) error {
 			s.changes.Start()
 			stream.End(struct{}{})
 		}()
-	case "shutdown":
-		go boot.PowerOff() // ends with the machine
 	default:
 		if changes.Serves(request.Method) {
 			s.changes.Open(stream, request.Method, payload)
