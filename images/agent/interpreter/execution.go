@@ -16,8 +16,8 @@ import (
 	"exec-sandbox/agent/quick"
 )
 
-// maxCode bounds the code of one execution, in bytes.
-const maxCode = 64 << 20
+// maxCode bounds the code of one execution, in bytes; the host has the same limit.
+const maxCode = 16 << 20
 
 // Request is OPEN's payload: every method's, because reading it twice to know
 // the method first would cost each execution.
