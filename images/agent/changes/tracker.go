@@ -69,26 +69,34 @@ func New(scratch, lower int, room func() int64) (*Tracker, error) {
 	return &Tracker{upper: upper, lower: lower, store: newStore(copies, room), marks: map[uint64]*Mark{}, most: maxIndex}, nil
 }
 
-// Request is OPEN's payload of what the host asks about changes.
+// Request is OPEN's payload of the methods for changes.
 type Request struct {
 	Since uint64 `json:"since"` // a mark's number, or 0 for the start
 	Options
+}
+
+// Decode reads a request.
+func Decode(payload []byte) (*Request, error) {
+	r := &Request{}
+	if err := json.Unmarshal(payload, r); err != nil {
+		return nil, fmt.Errorf("reading the request: %w", err)
+	}
+	return r, nil
 }
 
 // Serves reports whether a method is one of ours.
 func Serves(method string) bool { return method == "changes.mark" || method == "changes.read" }
 
 // Open answers the host.
-func (t *Tracker) Open(s *channel.Stream, method string, payload []byte) {
-	var r Request
-	if err := json.Unmarshal(payload, &r); err != nil {
-		s.Reset("invalid", "reading the request: "+err.Error())
-		return
+func (t *Tracker) Open(s *channel.Stream, method string, payload []byte) error {
+	r, err := Decode(payload)
+	if err != nil {
+		return s.Invalid(err)
 	}
 	m, known := t.Find(r.Since)
 	if !known {
 		s.Reset("invalid", "the mark is not kept any more")
-		return
+		return nil
 	}
 	go func() { // ends with the answer; the host's leaving ends its waits
 		if method == "changes.mark" {
@@ -97,6 +105,7 @@ func (t *Tracker) Open(s *channel.Stream, method string, payload []byte) {
 		}
 		s.End(t.Report(m, r.Options, func(line []byte) bool { return s.Send(channel.File, line) }))
 	}()
+	return nil
 }
 
 // Start makes now the moment that everything is compared with unless told.

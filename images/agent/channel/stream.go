@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"sync"
 )
 
@@ -115,6 +116,18 @@ func (s *Stream) Reset(code, message string) {
 		Code    string `json:"code"`
 		Message string `json:"message"`
 	}{code, message}, true)
+}
+
+// Invalid answers a request that cannot be read, or asks for what cannot be
+// done. It returns the error of a payload that is not even JSON, which is the
+// connection's: see Handler.Open.
+func (s *Stream) Invalid(err error) error {
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		return err
+	}
+	s.Reset("invalid", err.Error())
+	return nil
 }
 
 func (s *Stream) control(kind Kind, value any, final bool) {

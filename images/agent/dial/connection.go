@@ -29,14 +29,16 @@ var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 // Serves says whether a method is this package's.
 func Serves(method string) bool { return method == "dial" || method == "listening" }
 
-type request struct {
+// Request is OPEN's payload of the methods dial and listening.
+type Request struct {
 	Method    string `json:"method"`
 	Port      int    `json:"port"`
 	TimeoutMs int64  `json:"timeoutMs"`
 }
 
-func parseRequest(payload []byte) (*request, error) {
-	r := &request{}
+// Decode reads a request and checks it.
+func Decode(payload []byte) (*Request, error) {
+	r := &Request{}
 	if err := json.Unmarshal(payload, r); err != nil {
 		return nil, fmt.Errorf("reading the request: %w", err)
 	}
@@ -50,22 +52,22 @@ func parseRequest(payload []byte) (*request, error) {
 }
 
 // Open takes a request that the host opened.
-func Open(stream *channel.Stream, payload []byte) {
-	r, err := parseRequest(payload)
+func Open(stream *channel.Stream, payload []byte) error {
+	r, err := Decode(payload)
 	if err != nil {
-		stream.Reset("invalid", err.Error())
-		return
+		return stream.Invalid(err)
 	}
 	if r.Method == "listening" {
 		w := &waiter{stream, r.Port, time.Now().Add(time.Duration(r.TimeoutMs) * time.Millisecond)}
 		stream.Receive(w)
 		listeners.add(w)
-		return
+		return nil
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &connection{stream: stream, cancel: cancel, wake: make(chan struct{}, 1)}
 	stream.Receive(c)
 	go c.run(ctx, r.Port) // ends with the connection
+	return nil
 }
 
 // connection carries bytes between one stream and one server. What waits for

@@ -1,7 +1,6 @@
 package files
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -92,10 +91,9 @@ type server struct{ home string }
 func (server) Hello([]byte) (any, error) { return struct{}{}, nil }
 
 func (v server) Open(s *channel.Stream, payload []byte) error {
-	r := &Request{}
-	if err := json.Unmarshal(payload, r); err != nil {
-		s.Reset("invalid", err.Error())
-		return nil
+	r, err := Decode(payload)
+	if err != nil {
+		return s.Invalid(err)
 	}
 	do := operations[r.Method]
 	if do == nil {

@@ -3,7 +3,6 @@ package files
 import (
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -50,15 +49,10 @@ func (v *Service) Start() error {
 }
 
 // Open hands a request to the child of the user it names.
-func (v *Service) Open(s *channel.Stream, payload []byte) {
-	var r Request
-	if err := json.Unmarshal(payload, &r); err != nil {
-		s.Reset("invalid", "reading the request: "+err.Error())
-		return
-	}
-	if err := r.check(); err != nil {
-		s.Reset("invalid", err.Error())
-		return
+func (v *Service) Open(s *channel.Stream, payload []byte) error {
+	r, err := Decode(payload)
+	if err != nil {
+		return s.Invalid(err)
 	}
 	user := "user"
 	if r.User == "root" {
@@ -67,24 +61,9 @@ func (v *Service) Open(s *channel.Stream, payload []byte) {
 	l, err := v.link(user)
 	if err != nil {
 		s.Reset("failed", err.Error())
-		return
+		return nil
 	}
 	l.open(s, payload)
-}
-
-func (r *Request) check() error {
-	if r.Path == "" || r.Method == "file.rename" && r.To == "" {
-		return errors.New("a path is empty")
-	}
-	if strings.ContainsRune(string(r.Path)+string(r.To), 0) {
-		return errors.New("a path holds a NUL")
-	}
-	if r.User != "" && r.User != "user" && r.User != "root" {
-		return fmt.Errorf("no user %q", r.User)
-	}
-	if r.Offset < 0 || r.Length != nil && *r.Length < 0 {
-		return errors.New("a negative offset or length")
-	}
 	return nil
 }
 

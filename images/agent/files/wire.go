@@ -10,8 +10,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
@@ -47,7 +49,7 @@ func (n *Name) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Request is OPEN's payload. Paths are absolute or relative to the home.
+// Request is OPEN's payload of every method for files. Paths are absolute or relative to the home.
 type Request struct {
 	Method        string  `json:"method"`
 	User          string  `json:"user"` // "root", else the user
@@ -61,6 +63,34 @@ type Request struct {
 	Recursive     bool    `json:"recursive"`     // file.remove, file.watch
 	Force         bool    `json:"force"`         // file.remove: what is missing is no error
 	NoFollow      bool    `json:"noFollow"`      // file.stat: of a link itself
+}
+
+// Decode reads a request and checks it.
+func Decode(payload []byte) (*Request, error) {
+	r := &Request{}
+	if err := json.Unmarshal(payload, r); err != nil {
+		return nil, fmt.Errorf("reading the request: %w", err)
+	}
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *Request) check() error {
+	if r.Path == "" || r.Method == "file.rename" && r.To == "" {
+		return errors.New("a path is empty")
+	}
+	if strings.ContainsRune(string(r.Path)+string(r.To), 0) {
+		return errors.New("a path holds a NUL")
+	}
+	if r.User != "" && r.User != "user" && r.User != "root" {
+		return fmt.Errorf("no user %q", r.User)
+	}
+	if r.Offset < 0 || r.Length != nil && *r.Length < 0 {
+		return errors.New("a negative offset or length")
+	}
+	return nil
 }
 
 // Failure is why an operation did not succeed, as END's "error".

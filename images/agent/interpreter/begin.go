@@ -89,12 +89,12 @@ func (i *interpreter) begin(e *execution) {
 		return
 	}
 	wait := acknowledgement
-	if e.timeout() > 0 {
-		wait = e.timeout() + program.MaxGrace
+	if e.request.timeout() > 0 {
+		wait = e.request.timeout() + program.MaxGrace
 	}
 	e.timer = i.after(wait, func() {
 		if i.current == e && !e.started && e.interrupted.IsZero() {
-			e.timedOut = e.timeout() > 0
+			e.timedOut = e.request.timeout() > 0
 			p.kill()
 		}
 	})
@@ -171,8 +171,8 @@ func (i *interpreter) startedNow() {
 			i.live(e, s, briefly)
 		}
 	})
-	if e.timeout() > 0 {
-		e.timer = i.after(e.timeout(), func() {
+	if e.request.timeout() > 0 {
+		e.timer = i.after(e.request.timeout(), func() {
 			if i.current == e && e.interrupted.IsZero() {
 				e.timedOut = true
 				i.interrupt()

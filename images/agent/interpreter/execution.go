@@ -1,9 +1,7 @@
 package interpreter
 
 import (
-	"encoding/json"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -11,119 +9,9 @@ import (
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
 	"exec-sandbox/agent/evidence"
-	"exec-sandbox/agent/flat"
 	"exec-sandbox/agent/output"
 	"exec-sandbox/agent/quick"
 )
-
-// maxCode bounds the code of one execution, in bytes; the host has the same limit.
-const maxCode = 16 << 20
-
-// Request is OPEN's payload: every method's, because reading it twice to know
-// the method first would cost each execution.
-type Request struct {
-	Method      string            `json:"method"`
-	Language    string            `json:"language"`
-	CodeBytes   *int64            `json:"codeBytes"`
-	StdinBytes  *int64            `json:"stdinBytes"`
-	Env         map[string]string `json:"env"`
-	Cwd         *string           `json:"cwd"`
-	TimeoutMs   *int64            `json:"timeoutMs"`
-	MemoryBytes *int64            `json:"memoryBytes"`
-	Processes   *int              `json:"processes"`
-
-	FileSizeBytes *int64 `json:"fileSizeBytes"` // 0 = no limit
-	OutputBytes   *int64 `json:"outputBytes"`   // of each output
-	OutputFail    bool   `json:"outputFail"`    // more than that ends it
-	Keep          bool   `json:"keep"`          // more than that goes to a file
-
-	Changes *changes.Options `json:"changes"` // asks for a report; nil: none
-
-	Rehearsal bool `json:"rehearsal"` // the host's own code, which leaves nothing behind
-}
-
-// ParseRequest reads OPEN's payload.
-func ParseRequest(payload []byte) (*Request, error) {
-	r := &Request{}
-	if r.usual(payload) {
-		return r, nil
-	}
-	*r = Request{}
-	if err := json.Unmarshal(payload, r); err != nil {
-		return nil, fmt.Errorf("reading the request: %w", err)
-	}
-	return r, nil
-}
-
-// usual reads the request of nearly every execution.
-func (r *Request) usual(payload []byte) bool {
-	return flat.Members(payload, func(key string, v flat.Value) bool {
-		switch key {
-		case "method":
-			return v.Text(&r.Method) && r.Method == "exec"
-		case "language":
-			return v.Text(&r.Language)
-		case "cwd":
-			r.Cwd = new(string)
-			return v.Text(r.Cwd)
-		case "codeBytes":
-			return number(v, &r.CodeBytes)
-		case "stdinBytes":
-			return number(v, &r.StdinBytes)
-		case "timeoutMs":
-			return number(v, &r.TimeoutMs)
-		case "memoryBytes":
-			return number(v, &r.MemoryBytes)
-		case "outputBytes":
-			return number(v, &r.OutputBytes)
-		case "keep":
-			return v.Bool(&r.Keep)
-		case "rehearsal":
-			return v.Bool(&r.Rehearsal)
-		}
-		return false
-	})
-}
-
-func number(v flat.Value, to **int64) bool {
-	*to = new(int64)
-	return v.Number(*to)
-}
-
-// check says what cannot be executed about it.
-func (r *Request) check() error {
-	for name, value := range r.Env {
-		if name == "" || strings.ContainsAny(name, "=\x00") {
-			return fmt.Errorf("%q cannot name an environment variable", name)
-		}
-		if strings.ContainsRune(value, 0) {
-			return fmt.Errorf("the environment variable %q holds a NUL", name)
-		}
-	}
-	if r.Cwd != nil && (*r.Cwd == "" || strings.ContainsRune(*r.Cwd, 0)) {
-		return fmt.Errorf("%q cannot be a working directory", *r.Cwd)
-	}
-	for _, n := range []struct {
-		name  string
-		value *int64
-		least int64
-	}{
-		{"codeBytes", r.CodeBytes, 0}, {"stdinBytes", r.StdinBytes, 0},
-		{"timeoutMs", r.TimeoutMs, 1}, {"memoryBytes", r.MemoryBytes, 1},
-		{"fileSizeBytes", r.FileSizeBytes, 0}, {"outputBytes", r.OutputBytes, 0},
-	} {
-		if n.value != nil && *n.value < n.least {
-			return fmt.Errorf("%s cannot be %d", n.name, *n.value)
-		}
-	}
-	if r.Processes != nil && *r.Processes < 1 {
-		return fmt.Errorf("processes cannot be %d", *r.Processes)
-	}
-	if r.CodeBytes != nil && *r.CodeBytes > maxCode {
-		return fmt.Errorf("the code has %d bytes, more than %d", *r.CodeBytes, maxCode)
-	}
-	return nil
-}
 
 // execution is one request, from OPEN to its end. The fields above the lock
 // belong to its interpreter's goroutine.
@@ -277,14 +165,6 @@ func (e *execution) keep(p piece, s *slot) error {
 
 func (e *execution) ready() bool { return e.complete[0] && e.complete[1] }
 
-// timeout is zero when there is no time limit.
-func (e *execution) timeout() time.Duration {
-	if e.request.TimeoutMs == nil {
-		return 0
-	}
-	return time.Duration(*e.request.TimeoutMs) * time.Millisecond
-}
-
 // rest says where what the host does not keep of its outputs is; mostly there
 // is nothing.
 func (e *execution) rest() *evidence.Rest {
@@ -299,7 +179,7 @@ func (e *execution) measure(report *evidence.Evidence, after cgroup.Counters) {
 		report.Ran(ran)
 	}
 	if e.timedOut {
-		report.TimedOut(e.timeout(), ran)
+		report.TimedOut(e.request.timeout(), ran)
 	}
 	report.Count(e.before, after)
 }

@@ -213,10 +213,10 @@ func (r *Runner) each(within time.Duration, f func(*interpreter) error) error {
 }
 
 // Exec takes an execution that the host opened.
-func (r *Runner) Exec(s *channel.Stream, request *Request) {
-	if err := request.check(); err != nil {
-		s.Reset("invalid", err.Error())
-		return
+func (r *Runner) Exec(s *channel.Stream, payload []byte) error {
+	request, err := Decode(payload)
+	if err != nil {
+		return s.Invalid(err)
 	}
 	var owner *interpreter
 	for _, l := range Languages {
@@ -226,12 +226,13 @@ func (r *Runner) Exec(s *channel.Stream, request *Request) {
 	}
 	if owner == nil {
 		s.Reset("unsupported", fmt.Sprintf("no language %q in this image", request.Language))
-		return
+		return nil
 	}
 	e := &execution{request: request, stream: s, epoch: r.background.Conn.Epoch(), owner: owner}
 	e.complete[1] = request.StdinBytes != nil && *request.StdinBytes == 0
 	s.Receive(e)
 	owner.post(func() { owner.queue = append(owner.queue, e) })
+	return nil
 }
 
 // Settle waits until every interpreter is idle and prepared, and leaves as

@@ -89,11 +89,7 @@ func (o opener) Hello([]byte) (any, error) {
 }
 
 func (o opener) Open(s *channel.Stream, payload []byte) error {
-	request, err := ParseRequest(payload)
-	if err == nil {
-		o.runner.Exec(s, request)
-	}
-	return err
+	return o.runner.Exec(s, payload)
 }
 
 func start(t *testing.T) *machine {

@@ -44,7 +44,7 @@ type Spawner struct {
 // belongs to the goroutine of run.
 type process struct {
 	spawner *Spawner
-	request *request
+	request *Request
 	stream  *channel.Stream
 	job     *job
 	input   *input
@@ -67,15 +67,15 @@ type process struct {
 }
 
 // Spawn takes a program that the host opened.
-func (s *Spawner) Spawn(stream *channel.Stream, payload []byte) {
-	request, err := parseRequest(payload)
+func (s *Spawner) Spawn(stream *channel.Stream, payload []byte) error {
+	request, err := Decode(payload)
 	if err != nil {
-		stream.Reset("invalid", err.Error())
-		return
+		return stream.Invalid(err)
 	}
 	p := &process{spawner: s, request: request, stream: stream, wake: make(chan struct{}, 1), input: newInput(stream.Grant)}
 	stream.Receive(p)
 	go p.run() // ends with the program
+	return nil
 }
 
 // Data takes stdin.

@@ -14,8 +14,8 @@ import (
 	"exec-sandbox/agent/changes"
 )
 
-// request is OPEN's payload.
-type request struct {
+// Request is OPEN's payload of the method spawn.
+type Request struct {
 	Argv        []string          `json:"argv"`
 	Shell       *string           `json:"shell"`
 	Cwd         *string           `json:"cwd"`
@@ -51,9 +51,9 @@ func (s size) check() error {
 	return nil
 }
 
-// parseRequest also says what cannot be started about it.
-func parseRequest(payload []byte) (*request, error) {
-	r := &request{}
+// Decode reads a request and checks it.
+func Decode(payload []byte) (*Request, error) {
+	r := &Request{}
 	if err := json.Unmarshal(payload, r); err != nil {
 		return nil, fmt.Errorf("reading the request: %w", err)
 	}
@@ -97,7 +97,7 @@ func parseRequest(payload []byte) (*request, error) {
 	return r, nil
 }
 
-func (r *request) timeout() *time.Duration {
+func (r *Request) timeout() *time.Duration {
 	if r.TimeoutMs == nil {
 		return nil
 	}

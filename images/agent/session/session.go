@@ -1,7 +1,6 @@
 package session
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -129,58 +128,65 @@ func (s *Session) connect(granted *network) error {
 	return s.gateway.Open()
 }
 
-// Open takes a request.
+// Open takes a request. What serves the method reads the rest of it.
 func (s *Session) Open(stream *channel.Stream, payload []byte) error {
-	request, err := interpreter.ParseRequest(payload)
-	var syntax *json.SyntaxError
-	if errors.As(err, &syntax) {
-		return err
-	}
+	method, err := methodOf(payload)
 	if err != nil {
-		stream.Reset("invalid", err.Error())
+		return stream.Invalid(err)
+	}
+	switch {
+	case method == "exec":
+		return s.runner.Exec(stream, payload)
+	case method == "spawn":
+		return s.spawner.Spawn(stream, payload)
+	case method == "network":
+		return s.network(stream, payload)
+	case method == "seal":
+		return s.seal(stream, payload)
+	case changes.Serves(method):
+		return s.changes.Open(stream, method, payload)
+	case files.Serves(method):
+		return s.files.Open(stream, payload)
+	case dial.Serves(method):
+		return dial.Open(stream, payload)
+	}
+	if err := decode(payload, &struct{}{}); err != nil {
+		return stream.Invalid(err)
+	}
+	stream.Reset("unsupported", fmt.Sprintf("no method %q", method))
+	return nil
+}
+
+// network opens the way out for a session that was greeted without one.
+func (s *Session) network(stream *channel.Stream, payload []byte) error {
+	granted, err := decodeNetwork(payload)
+	if err != nil {
+		return stream.Invalid(err)
+	}
+	if err := s.connect(granted); err != nil {
+		stream.Reset("failed", err.Error())
 		return nil
 	}
-	switch request.Method {
-	case "exec":
-		s.runner.Exec(stream, request)
-	case "spawn":
-		s.spawner.Spawn(stream, payload)
-	case "network":
-		var granted network
-		if err := json.Unmarshal(payload, &granted); err != nil {
-			stream.Reset("invalid", err.Error())
-		} else if err := s.connect(&granted); err != nil {
-			stream.Reset("failed", err.Error())
-		} else {
-			stream.End(struct{}{})
-		}
-	case "seal":
-		if !s.build {
-			stream.Reset("invalid", "only a machine greeted for building can be sealed")
-			return nil
-		}
-		go func() { // ends within settleWait
-			if err := s.runner.Settle(settleWait); err != nil {
-				stream.Reset("failed", err.Error())
-				return
-			}
-			s.changes.Start()
-			stream.End(struct{}{})
-		}()
-	default:
-		if changes.Serves(request.Method) {
-			s.changes.Open(stream, request.Method, payload)
-			return nil
-		}
-		if files.Serves(request.Method) {
-			s.files.Open(stream, payload)
-			return nil
-		}
-		if dial.Serves(request.Method) {
-			dial.Open(stream, payload)
-			return nil
-		}
-		stream.Reset("unsupported", fmt.Sprintf("no method %q", request.Method))
+	stream.End(struct{}{})
+	return nil
+}
+
+// seal ends the making of a template: what is true now is true for each clone.
+func (s *Session) seal(stream *channel.Stream, payload []byte) error {
+	if err := decode(payload, &struct{}{}); err != nil {
+		return stream.Invalid(err)
 	}
+	if !s.build {
+		stream.Reset("invalid", "only a machine greeted for building can be sealed")
+		return nil
+	}
+	go func() { // ends within settleWait
+		if err := s.runner.Settle(settleWait); err != nil {
+			stream.Reset("failed", err.Error())
+			return
+		}
+		s.changes.Start()
+		stream.End(struct{}{})
+	}()
 	return nil
 }
