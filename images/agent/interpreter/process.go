@@ -66,10 +66,11 @@ func (i *interpreter) launch(session *Session) (p *process, err error) {
 	if err := unix.Fchown(p.base, user.UID, user.GID); err != nil {
 		return p, fmt.Errorf("handing over its directory: %w", err)
 	}
-	p.group, err = i.runner.config.Group(name)
+	group, err := i.runner.config.Group(name)
 	if err != nil {
 		return p, err
 	}
+	p.group = group // not before: an interface that holds a nil *cgroup.Group is not nil
 	if err := p.group.Limit(session.MemoryBytes, session.Processes); err != nil {
 		return p, err
 	}
