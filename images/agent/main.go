@@ -1,5 +1,5 @@
-// The agent of an exec-sandbox machine: its first process, and the guest's end
-// of the channel.
+// The agent is the first process of an exec-sandbox machine and the guest's end
+// of the channel to the host.
 package main
 
 import (
@@ -30,7 +30,7 @@ var version = "0.1.0"
 
 const (
 	portName = "exec-sandbox.channel"
-	// patience is how long a machine without a host lives.
+	// patience is how long a machine runs without a host.
 	patience = 10 * time.Second
 )
 
@@ -43,7 +43,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "exec-sandbox agent", version, "runs as the first process of a virtual machine")
 		os.Exit(2)
 	}
-	// One processor for Go code: handing a frame on must not wake a thread.
+	// One processor for Go code: passing a frame on must not wake another
+	// thread.
 	runtime.GOMAXPROCS(1)
 	boot.Fatal(serve())
 }

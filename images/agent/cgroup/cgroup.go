@@ -17,24 +17,24 @@ import (
 	"exec-sandbox/agent/quick"
 )
 
-// reserve is what the kernel and the agent keep for themselves, in bytes. User
-// code meets its cgroup's limit before the machine as a whole runs out.
+// reserve is the memory for the kernel and the agent, in bytes. User code
+// reaches its cgroup's limit before the whole machine runs out.
 const reserve = 48 << 20
 
-// Sandbox is the cgroup above all that users run.
+// Sandbox is the cgroup above everything that users run.
 type Sandbox struct {
 	root string
 	max  int64
 }
 
-// New makes it below the mounted cgroup2 hierarchy.
+// New makes the sandbox's cgroup below the mounted cgroup2 hierarchy.
 func New(hierarchy string) (*Sandbox, error) {
 	root := filepath.Join(hierarchy, "sandbox")
 	if err := os.Mkdir(root, 0o755); err != nil && !os.IsExist(err) {
 		return nil, fmt.Errorf("making the sandbox's cgroup: %w", err)
 	}
-	// Users share the processor with the agent by groups, among themselves by
-	// threads: each level of groups costs every switch between them.
+	// The processor is shared by group between users and the agent, but by
+	// thread among users: each level of groups makes every switch slower.
 	for _, enable := range []struct{ directory, controllers string }{{hierarchy, "+memory +pids +cpu"}, {root, "+memory +pids"}} {
 		if err := os.WriteFile(filepath.Join(enable.directory, "cgroup.subtree_control"), []byte(enable.controllers), 0); err != nil {
 			return nil, fmt.Errorf("enabling cgroup controllers: %w", err)
@@ -51,7 +51,7 @@ func New(hierarchy string) (*Sandbox, error) {
 	if err := os.WriteFile(filepath.Join(root, "memory.max"), []byte(strconv.FormatInt(max, 10)), 0); err != nil {
 		return nil, fmt.Errorf("limiting the sandbox's memory: %w", err)
 	}
-	_ = os.WriteFile(filepath.Join(root, "memory.swap.max"), []byte("0"), 0) // absent without swap
+	_ = os.WriteFile(filepath.Join(root, "memory.swap.max"), []byte("0"), 0) // the file is absent without swap
 	return &Sandbox{root: root, max: max}, nil
 }
 
@@ -59,11 +59,11 @@ func New(hierarchy string) (*Sandbox, error) {
 type Group struct {
 	path    string
 	sandbox *Sandbox
-	memory  int64 // limit, 0 = the sandbox's
+	memory  int64 // limit in bytes, 0 = the sandbox's
 	tasks   int
-	file    int64 // the largest file that a process may write, 0 = any
+	file    int64 // the largest file that a process may write, in bytes, 0 = any
 
-	// Kept open: they are read around every execution.
+	// Open all the time: they are read before and after every execution.
 	cpuStat, memoryPeak, memoryEvents, pidsEvents, pidsCurrent int
 	text                                                       [1024]byte // what was read last
 }
@@ -119,8 +119,10 @@ func (g *Group) write(name, value string) error {
 	return nil
 }
 
+// Procs is the file to which a process writes in order to enter the group.
 func (g *Group) Procs() string { return filepath.Join(g.path, "cgroup.procs") }
 
+// Limit sets what the processes may use together; 0 is no limit of its own.
 func (g *Group) Limit(memoryBytes int64, processes int) error {
 	if memoryBytes != g.memory {
 		value := "max"
@@ -145,6 +147,8 @@ func (g *Group) Limit(memoryBytes int64, processes int) error {
 	return nil
 }
 
+// LimitFiles sets how large a file each process may write, in bytes; 0 is no
+// limit.
 func (g *Group) LimitFiles(bytes int64) {
 	if bytes == g.file {
 		return
@@ -154,26 +158,30 @@ func (g *Group) LimitFiles(bytes int64) {
 		limit = unix.Rlimit{Cur: uint64(bytes), Max: uint64(bytes)}
 	}
 	for _, pid := range g.Members() {
-		_ = unix.Prlimit(pid, unix.RLIMIT_FSIZE, &limit, nil) // one that is gone needs none
+		_ = unix.Prlimit(pid, unix.RLIMIT_FSIZE, &limit, nil) // a process that is gone needs no limit
 	}
 	g.file = bytes
 }
 
+// Begin starts the counting of an execution.
 func (g *Group) Begin() {
-	// Anything written starts a new peak for this descriptor alone.
+	// Any write starts a new peak, for this descriptor alone.
 	_ = quick.WriteStart(g.memoryPeak, []byte("r"))
 }
 
+// Counters reads all counters.
 func (g *Group) Counters() Counters {
 	c := g.Spent()
 	g.Incidents(&c)
 	return c
 }
 
+// Incidents adds the counters that matter only after a failure.
 func (g *Group) Incidents(c *Counters) {
 	c.OOMKills, c.TasksAtMax = g.field(g.memoryEvents, "oom_kill "), g.field(g.pidsEvents, "max ")
 }
 
+// Spent reads the counters that every execution reports.
 func (g *Group) Spent() Counters {
 	c := Counters{
 		CPUMicros:  g.field(g.cpuStat, "usage_usec "),
@@ -189,6 +197,7 @@ func (g *Group) Spent() Counters {
 	return c
 }
 
+// Alone reports whether there is exactly one thread in the group.
 func (g *Group) Alone() bool { return g.field(g.pidsCurrent, "") == 1 }
 
 // field reads the number after a key at the start of a line, or -1.
@@ -220,6 +229,7 @@ func parseField(text []byte, key string) int64 {
 	return -1
 }
 
+// Members are the ids of the processes in the group.
 func (g *Group) Members() []int {
 	text, err := os.ReadFile(filepath.Join(g.path, "cgroup.procs"))
 	if err != nil {
@@ -234,12 +244,16 @@ func (g *Group) Members() []int {
 	return pids
 }
 
+// Signal signals every process in the group.
 func (g *Group) Signal(sig syscall.Signal) {
 	for _, pid := range g.Members() {
 		_ = unix.Kill(pid, sig)
 	}
 }
 
+// Interrupt sends SIGINT to every process, and notes in asked which program each
+// one ran. Called with such notes, it signals only the processes that run
+// another program since: the old one handled a signal that came before.
 func (g *Group) Interrupt(asked map[int]string) {
 	first := len(asked) == 0
 	for _, pid := range g.Members() {
@@ -251,6 +265,8 @@ func (g *Group) Interrupt(asked map[int]string) {
 	}
 }
 
+// Sweep kills the processes that started between two readings of BootClock,
+// except one.
 func (g *Group) Sweep(from, to float64, except int) {
 	for _, pid := range g.Members() {
 		if pid == except {
@@ -262,8 +278,10 @@ func (g *Group) Sweep(from, to float64, except int) {
 	}
 }
 
+// Kill ends every process in the group at once.
 func (g *Group) Kill() { _ = g.write("cgroup.kill", "1") }
 
+// Remove removes the group; false while a process in it is still ending.
 func (g *Group) Remove() bool {
 	err := unix.Rmdir(g.path)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -277,8 +295,8 @@ func (g *Group) Remove() bool {
 	return true
 }
 
-// Counters are cumulative, except the peak, which is since Begin. What the
-// kernel does not tell is -1.
+// Counters are cumulative, except the peak, which is since Begin. A value that
+// the kernel does not report is -1.
 type Counters struct {
 	CPUMicros  int64
 	PeakBytes  int64
@@ -288,7 +306,7 @@ type Counters struct {
 	TasksAtMax int64
 }
 
-// Unknown are the counters of a kernel that tells none.
+// Unknown are the counters when the kernel reports none.
 var Unknown = Counters{-1, -1, -1, -1, -1, -1}
 
 // ticks per second of the times in /proc, the same on every architecture.
@@ -320,8 +338,8 @@ func startTime(pid int) (float64, bool) {
 	return float64(value) / ticks, err == nil
 }
 
-// programOf tells the programs apart that a process was one after the other:
-// each has its own places for code and stack.
+// programOf identifies the program that a process runs at present: each has its
+// own addresses of code and stack.
 func programOf(pid int) string {
 	const startcode, startstack = 23, 25
 	fields := stat(pid, startstack+1)

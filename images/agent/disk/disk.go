@@ -11,22 +11,22 @@ import (
 	"exec-sandbox/agent/quick"
 )
 
-// Disk is the file system that everything users write goes to.
+// Disk is the file system to which everything goes that users write.
 type Disk struct {
-	// Root is its own top directory, open. Users see only a part of what is
-	// below, and never the rest. -1: there is none.
+	// Root is a descriptor of its top directory, of which users see only a
+	// part. -1: there is none.
 	Root int
 
-	allowed  atomic.Int64 // bytes that users may have on it; 0 = all there are
-	reserved bool         // there is a file that holds the rest
+	allowed  atomic.Int64 // bytes that users may use; 0 = all
+	reserved bool         // a file takes the rest
 }
 
-// filler takes what users may not have.
+// filler is the file that takes what users may not use.
 const filler = "reserved"
 
-// Reserve leaves so many bytes to users; 0 is all there are. The rest is held
-// by a file of ours, so that the kernel itself says when the disk is full, and
-// everything that asks for the space left gets a true answer.
+// Reserve limits how many bytes users may use; 0 is all. A file of the agent's
+// takes the rest, so that the kernel itself reports when the disk is full, and
+// every program that asks for the free space gets a true answer.
 func (d *Disk) Reserve(bytes int64) error {
 	if d == nil || d.Root < 0 {
 		return nil
@@ -60,10 +60,10 @@ func (d *Disk) Reserve(bytes int64) error {
 	return nil
 }
 
-// full is less than any write needs.
+// full is the free space, in bytes, below which the disk counts as full.
 const full = 64 << 10
 
-// Space says how many bytes users may have and how many they have.
+// Space returns how many bytes users may use and how many they use.
 func (d *Disk) Space() (allowed, used int64, ok bool) {
 	var st unix.Statfs_t
 	if d == nil || d.Root < 0 || quick.FileSystem(d.Root, &st) != nil {
@@ -81,8 +81,8 @@ func (d *Disk) Space() (allowed, used int64, ok bool) {
 // others are the file systems in memory that users may write to.
 var others = []string{"/dev/shm", "/run"}
 
-// SpaceFor is Space of the file system that a task could not write to: the
-// one of the path, or one that is full. Not ok: nobody can say.
+// SpaceFor is Space of the file system that a task could not write to: the one
+// of the path, or else one that is full. It is not ok when there is none.
 func (d *Disk) SpaceFor(path *string) (allowed, used int64, ok bool) {
 	var st unix.Statfs_t
 	if path != nil && filepath.IsAbs(*path) &&
@@ -108,8 +108,8 @@ func sizes(st *unix.Statfs_t) (allowed, used int64, ok bool) {
 	return allowed, allowed - int64(st.Bavail)*st.Bsize, true
 }
 
-// Share is how many bytes we may use for our own purposes: not much, and
-// nothing of what users may soon need.
+// Share is how many bytes the agent may use itself: a small part, and none when
+// the disk is nearly full.
 func (d *Disk) Share() int64 {
 	allowed, used, ok := d.Space()
 	if !ok || allowed-used < allowed/8 {

@@ -1,5 +1,6 @@
-// Package evidence is what is known about how a program ended: its status, what
-// an interpreter says about it, what the kernel counted, and which limits it met.
+// Package evidence collects what is known about how a program ended: its
+// status, what the interpreter reports, what the kernel counted, and which
+// limits were hit.
 package evidence
 
 import (
@@ -32,17 +33,18 @@ type Evidence struct {
 	Usage     usage           `json:"usage"`
 	Rest      *Rest           `json:"rest,omitempty"`
 
-	// Changes counts what changed; the lines about it went before.
+	// Changes counts what changed; a line for each change was sent before.
 	Changes *changes.Summary `json:"changes,omitempty"`
 
-	// Refused is the connection whose refusal decided the exit code.
+	// Refused is the refused connection that decided the exit code.
 	Refused *refusals.Refusal `json:"refused,omitempty"`
 
-	tooLarge bool  // the interpreter saw a file grow beyond its limit
-	Failed   []int `json:"-"` // the processes whose status is the exit code
+	tooLarge bool  // the interpreter saw a write fail at the limit of a file's size
+	Failed   []int `json:"-"` // processes whose status is the exit code
 }
 
-// Rest names the files with what the host does not keep of the outputs.
+// Rest names the files with the part of the outputs that the host does not
+// keep.
 type Rest struct {
 	Stdout *string `json:"stdout"`
 	Stderr *string `json:"stderr"`
@@ -56,7 +58,7 @@ func RestOf(stdout, stderr *string) *Rest {
 	return &Rest{stdout, stderr}
 }
 
-// Hit is a limit that was met: milliseconds, bytes or a count.
+// Hit is a limit that was hit: milliseconds, bytes or a count.
 type Hit struct {
 	Limit    string `json:"limit"`
 	Allowed  int64  `json:"allowed"`
@@ -74,8 +76,8 @@ var (
 	empty = json.RawMessage("[]")
 )
 
-// Parse reads what the interpreter wrote. User code can have written
-// it, which is why nothing in it is more than a claim about the user's own code.
+// Parse reads what the interpreter wrote. User code may have written it, so it
+// is trusted only as a claim of the user's code about itself.
 func Parse(text []byte) (*Evidence, error) {
 	e := &Evidence{}
 	if e.usual(text) {
@@ -98,8 +100,8 @@ func Parse(text []byte) (*Evidence, error) {
 	return e, nil
 }
 
-// usual reads what is said of most executions: an exit code and nothing else,
-// for which the number alone will do.
+// usual reads what most executions leave: an exit code and nothing else, which
+// may be written as a number alone.
 func (e *Evidence) usual(text []byte) bool {
 	if len(text) > 0 && len(text) <= 3 && text[0] != '{' {
 		code, err := strconv.ParseUint(string(text), 10, 8)
@@ -173,19 +175,20 @@ func (e *Evidence) AppendJSON(out []byte) []byte {
 		out = append(append(out, `,"refused":`...), refused...)
 	}
 	if e.Changes != nil {
-		// As rare as it is slow; numbers only, so that it cannot fail.
+		// Rare, so it may be slow; it cannot fail because it has only numbers.
 		counts, _ := json.Marshal(e.Changes)
 		out = append(append(out, `,"changes":`...), counts...)
 	}
 	return append(out, '}')
 }
 
-// Succeeded reports whether it claims nothing but success.
+// Succeeded reports whether there is no sign of a failure.
 func (e *Evidence) Succeeded() bool {
 	return e.ExitCode != nil && *e.ExitCode == 0 && string(e.Exception) == string(null)
 }
 
-// Fill makes it a value that always fits one frame, whatever it must leave out.
+// Fill sets the fields that are missing, and leaves out what does not fit one
+// frame.
 func (e *Evidence) Fill() {
 	const most = channel.MaxPayload - 16<<10 // for the rest of the fields
 	total := 0
@@ -203,7 +206,7 @@ func (e *Evidence) Fill() {
 	}
 }
 
-// FromStatus is what the kernel says about an interpreter that is gone.
+// FromStatus sets the exit code and the signal of a process that ended.
 func (e *Evidence) FromStatus(status syscall.WaitStatus) {
 	code := status.ExitStatus()
 	if status.Signaled() {
@@ -220,12 +223,13 @@ func (e *Evidence) FromStatus(status syscall.WaitStatus) {
 // Ran sets how long it ran.
 func (e *Evidence) Ran(wall time.Duration) { e.Usage.WallMs = milliseconds(wall) }
 
-// TimedOut adds the time limit, which was met after some time.
+// TimedOut adds the time limit, which was hit after some time.
 func (e *Evidence) TimedOut(limit, after time.Duration) {
 	e.Limits = append(e.Limits, Hit{"time", limit.Milliseconds(), after.Milliseconds()})
 }
 
-// Count adds what the kernel counted between two readings.
+// Count adds usage and limits from what the kernel counted between two
+// readings.
 func (e *Evidence) Count(before, after cgroup.Counters) {
 	if before.CPUMicros >= 0 && after.CPUMicros >= before.CPUMicros {
 		cpu := float64(after.CPUMicros-before.CPUMicros) / 1000
@@ -247,13 +251,13 @@ func (e *Evidence) Count(before, after cgroup.Counters) {
 	}
 }
 
-// DiskFull adds the size of a file system that was full.
+// DiskFull adds the size of a full file system as a limit.
 func (e *Evidence) DiskFull(allowed, used int64) {
 	e.Limits = append(e.Limits, Hit{"disk", allowed, used})
 }
 
-// Storage adds the limits that writing met. A full disk is held against a task
-// only when an exception says so, or when this task filled it and failed.
+// Storage adds the limits that writing hit. A full disk counts only when an
+// exception reports it, or when this task filled the disk and failed.
 func (e *Evidence) Storage(d *disk.Disk, fileSize int64, wasFull bool) {
 	var exception struct {
 		Errno *string `json:"errno"`
@@ -267,7 +271,7 @@ func (e *Evidence) Storage(d *disk.Disk, fileSize int64, wasFull bool) {
 		errno = *exception.Errno
 	}
 	if fileSize > 0 && (errno == "EFBIG" || e.tooLarge || e.Signal != nil && *e.Signal == "SIGXFSZ") {
-		// The kernel let it have exactly so much.
+		// The kernel allows exactly this size.
 		e.Limits = append(e.Limits, Hit{"file-size", fileSize, fileSize})
 	}
 	switch {
@@ -281,9 +285,9 @@ func (e *Evidence) Storage(d *disk.Disk, fileSize int64, wasFull bool) {
 	}
 }
 
-// Refusal adds the refused connection that the execution failed for, if it did:
-// not one of the interpreter itself, whose exception tells, but of a program
-// that it ran.
+// Refusal adds the refused connection because of which the execution failed, if
+// there is one. It looks only at programs that the interpreter ran: the
+// interpreter reports its own as exceptions.
 func (e *Evidence) Refusal(t *refusals.Tracker, mark uint64, interpreter int) {
 	if t.Mark() == mark || e.ExitCode == nil || *e.ExitCode == 0 {
 		return
@@ -304,8 +308,8 @@ func (e *Evidence) Refusal(t *refusals.Tracker, mark uint64, interpreter int) {
 	e.Refused = t.Decided(mark, cause)
 }
 
-// Explain makes it the evidence of a program that could not be started. False
-// means that the evidence has no words for this reason.
+// Explain makes it the evidence of a program that could not be started. It
+// returns false for a reason that evidence cannot express.
 func (e *Evidence) Explain(name string, f *program.Failure) bool {
 	code := 126
 	switch f.Kind {
@@ -337,5 +341,5 @@ func (e *Evidence) Explain(name string, f *program.Failure) bool {
 	return true
 }
 
-// milliseconds with a microsecond's precision.
+// milliseconds, to the microsecond.
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

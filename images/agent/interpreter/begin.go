@@ -16,7 +16,7 @@ import (
 	"exec-sandbox/agent/program"
 )
 
-// How an interpreter is given an execution, up to the moment when it runs.
+// How an interpreter is given an execution, until it runs.
 
 // begin hands an execution to the interpreter.
 func (i *interpreter) begin(e *execution) {
@@ -43,8 +43,8 @@ func (i *interpreter) begin(e *execution) {
 	if e.request.Changes != nil {
 		e.mark = i.runner.config.Changes.Mark()
 	}
-	// Lowering the limit below what is in use ends the interpreter; that is a
-	// limit met by this execution, so counting starts before.
+	// Lowering the limit below what is in use kills the interpreter; that
+	// counts as a limit that this execution hit, so counting starts before.
 	e.ordered, e.beganBoot = time.Now(), cgroup.BootClock()
 	e.before = i.last
 	if p.group.Begin(); e.ordered.Sub(i.ended) > later {
@@ -100,8 +100,9 @@ func (i *interpreter) begin(e *execution) {
 	})
 }
 
-// crowded is the end of an execution that could not begin because users have
-// filled what its input would lie on; nil for any other error, or none.
+// crowded is the evidence of an execution that could not begin because users
+// have filled the file system that its input goes to; nil for any other error,
+// or none.
 func (i *interpreter) crowded(err error) *evidence.Evidence {
 	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return nil
@@ -119,8 +120,8 @@ func (i *interpreter) crowded(err error) *evidence.Evidence {
 	return report
 }
 
-// order is what tells the interpreter to run an execution: everything in one
-// message where that has room, the rest in the slot's files.
+// order makes the message that tells the interpreter to run an execution. What
+// does not fit in it goes to files in the slot.
 func (i *interpreter) order(s settings, code []byte, sequence int) ([]byte, error) {
 	line := append(make([]byte, 0, 512), "exec "...)
 	line = append(strconv.AppendInt(line, int64(sequence), 10), ' ')
@@ -129,7 +130,7 @@ func (i *interpreter) order(s settings, code []byte, sequence int) ([]byte, erro
 	if i.running.code < 0 {
 		if canHold(code) {
 			if s.Code = code; code == nil {
-				s.Code = []byte{} // no code is in no file, either
+				s.Code = []byte{} // empty code has no file, either
 			}
 			if line = s.encode(line, i.program.Shell); len(line) <= maxLine {
 				return line, nil
@@ -150,8 +151,8 @@ func (i *interpreter) order(s settings, code []byte, sequence int) ([]byte, erro
 	return line[:head], i.running.write(name, line[head:])
 }
 
-// acknowledged is what an interpreter says of itself before it runs anything of
-// the first execution that it gets fresh entropy with.
+// acknowledged is called when the interpreter reports that it has started an
+// execution that came with fresh entropy.
 func (i *interpreter) acknowledged(reseeded bool) {
 	if !reseeded {
 		i.fail("the interpreter did not take fresh entropy")
@@ -161,7 +162,7 @@ func (i *interpreter) acknowledged(reseeded bool) {
 	i.startedNow()
 }
 
-// startedNow is the moment from which the execution's time counts.
+// startedNow starts the execution's time.
 func (i *interpreter) startedNow() {
 	e := i.current
 	e.started, e.began = true, time.Now()
@@ -181,14 +182,14 @@ func (i *interpreter) startedNow() {
 	}
 }
 
-// live lets the host follow an execution that is not over at once.
+// live begins to send the output of an execution that is not over at once.
 func (i *interpreter) live(e *execution, s *slot, wait time.Duration) {
 	e.noteStarted()
 	out, err := s.stdout.Attend(), s.stderr.Attend()
 	if out && err {
 		return
 	}
-	// The interpreter has not come to opening them, or user code closed one.
+	// The interpreter has not opened them yet, or user code closed one.
 	if wait *= 2; wait > maxWait {
 		wait = maxWait
 	}
@@ -199,8 +200,8 @@ func (i *interpreter) live(e *execution, s *slot, wait time.Duration) {
 	})
 }
 
-// watch forwards one output of an execution, and ends the execution when that
-// is what its output limit is for.
+// watch forwards one output of an execution, and interrupts the execution at
+// its output limit if the host wants that.
 func (i *interpreter) watch(e *execution, sub byte, o *output.Overflow) func(payload []byte) {
 	var total int64
 	told := e.request.OutputBytes == nil || !e.request.OutputFail
@@ -219,7 +220,7 @@ func (i *interpreter) watch(e *execution, sub byte, o *output.Overflow) func(pay
 	}
 }
 
-// direct sends the outputs of an execution where they belong.
+// direct connects the outputs of an execution to its stream.
 func (i *interpreter) direct(e *execution, s *slot) {
 	for n, name := range [...]string{"stdout", "stderr"} {
 		e.kept[n] = i.runner.config.Outputs.Overflow(e.stream.ID(), name, e.request.OutputBytes, e.request.Keep)

@@ -12,9 +12,10 @@ import (
 	"exec-sandbox/agent/program"
 )
 
-// How an execution ends whose interpreter lives on; life.go has the other end.
+// How an execution ends whose interpreter lives on; life.go has the other case.
 
-// interrupt asks the whole group to stop and ends it if that is not heeded.
+// interrupt sends SIGINT to the whole group, and kills it if it does not stop
+// in time.
 func (i *interpreter) interrupt() {
 	e, p := i.current, i.process
 	if !e.interrupted.IsZero() || p == nil {
@@ -31,10 +32,10 @@ func (i *interpreter) interrupt() {
 	})
 }
 
-// nudge makes those look again who have not heeded SIGINT. One that comes
-// between an interpreter's last look and a system call that waits is not seen
-// before that call ends. SIGURG ends it: python.c and bash.c have a handler for
-// it, and elsewhere it is ignored.
+// nudge repeats the interrupt until the execution ends. A SIGINT between an
+// interpreter's last check and a system call that waits is not handled before
+// that call ends. SIGURG ends the call: python.c and bash.c have a handler for
+// it, and it is ignored elsewhere.
 func (i *interpreter) nudge(e *execution, p *process, asked map[int]string) {
 	i.after(program.GraceStep, func() {
 		if i.current == e && i.process == p {
@@ -45,9 +46,9 @@ func (i *interpreter) nudge(e *execution, p *process, asked map[int]string) {
 	})
 }
 
-// done ends an execution whose interpreter lives on. What it said is the
-// evidence, unless that is in a file. It may hold the pipes still, and then
-// writes nothing more to them.
+// done ends an execution whose interpreter lives on. What the interpreter said
+// is the evidence, unless that is in a file. If the interpreter still has the
+// pipes open (held), it writes nothing more to them.
 func (i *interpreter) done(said string, held bool) {
 	e, s, p := i.current, i.running, i.process
 	e.stopTimers()
@@ -66,7 +67,7 @@ func (i *interpreter) done(said string, held bool) {
 	}
 	if err != nil {
 		if used, all := i.runner.space(); all > 0 && used == all {
-			// User code has filled the file system that evidence goes to.
+			// User code has filled the file system that the evidence goes to.
 			report, err = &evidence.Evidence{}, nil
 			report.DiskFull(all, used)
 			report.Fill()
@@ -89,13 +90,13 @@ func (i *interpreter) done(said string, held bool) {
 		report.State = "reset"
 	}
 	if err != nil {
-		e.noteStarted() // there is no end to say so
+		e.noteStarted() // no END will say so
 		e.stream.Reset("failed", "the interpreter left no evidence: "+err.Error())
 	} else {
 		e.stream.End(report)
 	}
 	i.current, i.running, i.lost = nil, nil, false
-	runtime.Gosched() // the answer leaves before we tidy up
+	runtime.Gosched() // the answer leaves before the cleaning up
 	if succeeded {
 		p.group.Incidents(&after)
 	}
@@ -118,8 +119,8 @@ func (i *interpreter) done(said string, held bool) {
 	}
 }
 
-// sweepLater ends what an interrupted execution started and what did not heed
-// SIGINT, without touching what other executions left running.
+// sweepLater kills what an interrupted execution started and what did not stop
+// on SIGINT, but not what other executions left running.
 func (i *interpreter) sweepLater(e *execution, p *process) {
 	until := cgroup.BootClock()
 	i.onceOver(e.grace, func() {
@@ -130,7 +131,7 @@ func (i *interpreter) sweepLater(e *execution, p *process) {
 }
 
 // handOver forwards what is in the pipes now as the execution's output, and
-// what comes later as background output.
+// later output as background output.
 func (i *interpreter) handOver(e *execution, s *slot) {
 	b, id := &i.runner.background, e.stream.ID()
 	s.stdout.Drain(b.Sink(e.epoch, id, channel.Stdout))

@@ -25,24 +25,24 @@ type execution struct {
 	received    [2]int64
 	code        []byte  // while it is short and in no file
 	complete    [2]bool // code, stdin
-	reseed      bool    // its interpreter must take fresh entropy
+	reseed      bool    // its interpreter must use fresh entropy first
 	ordered     time.Time
 	started     bool
 	began       time.Time
 	beganBoot   float64
 	cancelSeen  bool
-	interrupted time.Time // by time limit or cancel
+	interrupted time.Time // by a time limit, an output limit or a cancel
 	grace       <-chan struct{}
 	timedOut    bool
 	noted       bool        // the host knows that it started
 	timer       *time.Timer // its next time limit
-	quiet       *time.Timer // the end of its quiet beginning
+	quiet       *time.Timer // when its start and output are sent
 	before      cgroup.Counters
 	fileSize    int64  // its limit, bytes; 0 = none
-	wasFull     bool   // the disk, at its beginning
-	refused     uint64 // how many connections were, at its beginning
+	wasFull     bool   // whether the disk was full before
+	refused     uint64 // how many connections were refused before
 	kept        [2]*output.Overflow
-	mark        *changes.Mark // what its changes are told by
+	mark        *changes.Mark // its changes are reported since this
 
 	mu        sync.Mutex
 	arrived   []piece
@@ -50,14 +50,14 @@ type execution struct {
 }
 
 // piece is input that the interpreter's goroutine has not consumed yet. Credit
-// bounds how much there is.
+// limits how much there is.
 type piece struct {
 	input   int // 0 code, 1 stdin
 	payload []byte
 	last    bool
 }
 
-// Data takes code and stdin; it runs on the channel's reading goroutine.
+// Data receives code and stdin; it runs on the channel's reading goroutine.
 func (e *execution) Data(sub byte, payload []byte, last bool) {
 	p := piece{last: last, payload: append([]byte(nil), payload...)}
 	switch sub {
@@ -73,7 +73,7 @@ func (e *execution) Data(sub byte, payload []byte, last bool) {
 	e.owner.poke()
 }
 
-// Note means nothing to an execution.
+// Note does nothing: the host sends no events.
 func (e *execution) Note([]byte) {}
 
 // Reset cancels it.
@@ -98,7 +98,7 @@ func (e *execution) isCancelled() bool {
 	return e.cancelled
 }
 
-// inputError is the host's own mistake in what it sends.
+// inputError is an error of the host in what it sends.
 type inputError struct{ message string }
 
 func (e *inputError) Error() string { return e.message }
@@ -131,8 +131,8 @@ func (e *execution) feed(s *slot) error {
 	return nil
 }
 
-// keep puts a piece where the interpreter will find it. Code that is short stays
-// in memory, for the order; no stdin needs no file.
+// keep puts a piece where the interpreter will find it. Short code stays in
+// memory, for the order; empty stdin needs no file.
 func (e *execution) keep(p piece, s *slot) error {
 	fd, name, size := &s.code, "code", e.request.CodeBytes
 	if p.input == 1 {
@@ -165,8 +165,8 @@ func (e *execution) keep(p piece, s *slot) error {
 
 func (e *execution) ready() bool { return e.complete[0] && e.complete[1] }
 
-// rest says where what the host does not keep of its outputs is; mostly there
-// is nothing.
+// rest names the files with the part of the outputs that the host does not
+// keep; mostly there are none.
 func (e *execution) rest() *evidence.Rest {
 	return evidence.RestOf(e.kept[0].End(), e.kept[1].End())
 }
@@ -192,8 +192,8 @@ func (e *execution) stopTimers() {
 	}
 }
 
-// noteStarted tells the host, once, that user code has begun; the end says so
-// as well.
+// noteStarted tells the host, once, that user code has begun; END means that as
+// well.
 func (e *execution) noteStarted() {
 	if e.started && !e.noted {
 		e.noted = true

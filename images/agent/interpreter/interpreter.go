@@ -12,27 +12,30 @@ import (
 )
 
 const (
-	// readiness is how long an interpreter may take to warm up. Software
+	// readiness is how long an interpreter may take to warm up: software
 	// emulation on a busy host is slow.
 	readiness = 120 * time.Second
 	// acknowledgement is how long it may take to start an execution that has
 	// no time limit of its own.
 	acknowledgement = 30 * time.Second
-	// briefly is how long an execution runs before its start and its output
-	// are sent. Most are over by then, and all of their frames leave together:
-	// every write to the port and every wake-up costs them a good part of a
-	// millisecond under emulation, and pipes that were watched serve no other.
+	// briefly is how long an execution runs before its start and its output are
+	// sent. Most are over by then, and all of their frames leave together:
+	// under emulation every write to the port and every wake-up costs a good
+	// part of a millisecond. Besides, pipes that were watched cannot be used
+	// again.
 	briefly = 20 * time.Millisecond
-	// maxWait is between two looks for a pipe that nobody has opened for writing.
+	// maxWait is the longest time between two looks whether a pipe has been
+	// opened for writing.
 	maxWait = 100 * time.Millisecond
 	// later is when the pipes of an ended execution are looked at again.
 	later = 20 * time.Millisecond
-	// hopeless is how many starts in a row may fail before executions do.
+	// hopeless is how many starts in a row may fail before executions fail too.
 	hopeless = 3
 )
 
-// interpreter owns one interpreter across its lives and runs its executions
-// one after the other. All of it happens on one goroutine; others post to it.
+// interpreter owns one interpreter, starts it again when it dies, and runs its
+// executions one after the other. It does everything on one goroutine; others
+// post to it.
 type interpreter struct {
 	runner  *Runner
 	program Interpreter
@@ -48,15 +51,15 @@ type interpreter struct {
 	sequence int      // of executions
 	slots    int      // made so far
 	process  *process // nil while there is none
-	failures int      // starts in a row that never got ready
-	lost     bool     // state was lost since the last execution's end
+	failures int      // failed starts in a row
+	lost     bool     // state was lost after the end of the last execution
 	slot     *slot    // prepared, or being filled for queue[0]
 	queue    []*execution
 	current  *execution
 	running  *slot
 	last     cgroup.Counters // at the end of the latest execution
 	ended    time.Time       // when that was
-	failure  string          // why current must fail for a reason of ours
+	failure  string          // why current fails, if the reason is not the user's
 }
 
 func newInterpreter(r *Runner, program Interpreter) *interpreter {
@@ -69,7 +72,7 @@ func newInterpreter(r *Runner, program Interpreter) *interpreter {
 	}
 }
 
-// poke makes the goroutine look at what has changed.
+// poke wakes the goroutine.
 func (i *interpreter) poke() {
 	select {
 	case i.wake <- struct{}{}:
@@ -89,7 +92,7 @@ func (i *interpreter) after(d time.Duration, f func()) *time.Timer {
 	return time.AfterFunc(d, func() { i.post(f) })
 }
 
-// onceOver does it on the interpreter's goroutine after a grace.
+// onceOver runs f on the goroutine after a grace.
 func (i *interpreter) onceOver(grace <-chan struct{}, f func()) {
 	go func() {
 		<-grace
@@ -107,7 +110,7 @@ func (i *interpreter) loop() {
 		select {
 		case <-i.wake:
 		case status := <-exit:
-			i.hear() // what it said before it died counts
+			i.hear() // what it reported before it died counts
 			i.died(status)
 		case <-i.stop:
 			i.end()
@@ -125,7 +128,7 @@ func (i *interpreter) loop() {
 	}
 }
 
-// hear acts on what the interpreter says.
+// hear handles what the interpreter reports.
 func (i *interpreter) hear() {
 	if i.process == nil {
 		return
@@ -162,13 +165,13 @@ func (i *interpreter) concerns(number string) bool {
 }
 
 // fail ends the current execution for a reason that is not the user's. The
-// interpreter cannot be trusted any more.
+// interpreter cannot be trusted any more, so it is killed.
 func (i *interpreter) fail(reason string) {
 	i.failure = reason
 	i.process.kill()
 }
 
-// advance does whatever can be done next.
+// advance does what can be done next.
 func (i *interpreter) advance() {
 	if i.current != nil && !i.current.cancelSeen && i.current.isCancelled() {
 		i.current.cancelSeen = true
@@ -215,7 +218,7 @@ func (i *interpreter) advance() {
 	}
 }
 
-// skip drops the first of the queue.
+// skip drops the first execution of the queue.
 func (i *interpreter) skip() {
 	if i.queue[0].bound {
 		i.slot.discard()
@@ -234,7 +237,7 @@ func (i *interpreter) prepare() error {
 	return nil
 }
 
-// fill moves input that has arrived into the slot.
+// fill writes the input that has arrived into the slot.
 func (i *interpreter) fill(e *execution) error {
 	if !e.bound {
 		if i.slot == nil {

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Language is what a caller may ask for, and the interpreter that runs it.
+// Language is a language that the host may ask for, and the interpreter that
+// runs it.
 type Language struct {
 	Name        string
 	Interpreter string
@@ -16,15 +17,17 @@ type Language struct {
 type Interpreter struct {
 	Name string
 	Argv []string
-	// Preload is a library that its process, and no child of it, starts with.
+	// Preload is a library for LD_PRELOAD in its process, but not in its
+	// children.
 	Preload string
-	// Shell says that settings are written as a file to source, not as JSON.
+	// Shell says that settings are written as assignments to evaluate, not as
+	// fields.
 	Shell bool
 }
 
 const library = "/usr/lib/exec-sandbox/"
 
-// Interpreters are those of our images.
+// Interpreters are the ones in our images.
 var Interpreters = []Interpreter{
 	{Name: "python", Argv: []string{"/usr/bin/python3", library + "python.py"}, Preload: library + "python.so"},
 	{Name: "javascript", Argv: []string{"/usr/bin/node", "--expose-internals", "--no-warnings", "--no-flush-bytecode", "--single-threaded-gc", library + "javascript.mjs"}},
@@ -39,7 +42,7 @@ var Languages = []Language{
 	{"bash", "bash"},
 }
 
-// Installed keeps those whose files are all in this image.
+// Installed returns those whose files are all in this image.
 func Installed(all []Interpreter) []Interpreter {
 	var found []Interpreter
 	for _, i := range all {

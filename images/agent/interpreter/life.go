@@ -9,10 +9,10 @@ import (
 	"exec-sandbox/agent/evidence"
 )
 
-// The lives of an interpreter: how one begins, and what its end means for the
-// execution that was running.
+// The lives of an interpreter: how its process starts, and what the process's
+// death means for the execution that was running.
 
-// start begins a new life.
+// start starts the interpreter's process.
 func (i *interpreter) start() {
 	p, err := i.launch(i.runner.current())
 	if err != nil {
@@ -28,7 +28,7 @@ func (i *interpreter) start() {
 	})
 }
 
-// failed counts a start that led nowhere and plans the next.
+// failed counts a start that failed and plans the next.
 func (i *interpreter) failed(err error) {
 	i.failures++
 	if i.failures == hopeless {
@@ -48,15 +48,16 @@ func (i *interpreter) failed(err error) {
 func (i *interpreter) warmed(err error) {
 	select {
 	case i.warm <- err:
-	default: // somebody was told already
+	default: // the first outcome is already there
 	}
 }
 
-// died ends a life, and with it the execution that was running.
+// died handles the death of the process, and ends the execution that was
+// running.
 func (i *interpreter) died(status syscall.WaitStatus) {
 	p := i.process
 	i.process = nil
-	p.kill() // its children have no interpreter to belong to
+	p.kill() // its children do not outlive it
 	if e := i.current; e != nil {
 		e.stopTimers()
 		i.fellWith(e, p, status)
@@ -65,8 +66,8 @@ func (i *interpreter) died(status syscall.WaitStatus) {
 	}
 	i.current, i.running, i.failure, i.ended = nil, nil, "", time.Time{}
 	if len(i.queue) > 0 && i.queue[0].bound {
-		// Part of its input is in the directory that goes away. The next life is
-		// as good as any: the host may ask again.
+		// Part of its input is in the directory that is removed. The host may
+		// send it again.
 		i.queue[0].stream.Reset("lost", "the interpreter died before the execution began")
 		i.skip()
 	}
@@ -88,9 +89,9 @@ func (i *interpreter) died(status syscall.WaitStatus) {
 func (i *interpreter) fellWith(e *execution, p *process, status syscall.WaitStatus) {
 	s := i.running
 	i.lost = false
-	defer s.discard() // whoever could still write was killed
+	defer s.discard() // everything that could still write was killed
 	if i.failure != "" {
-		// Nothing that it wrote may be trusted, nor seen.
+		// Nothing that it wrote can be trusted, so none of it is sent.
 		e.stream.Reset("failed", i.failure)
 		e.rest()
 		i.runner.config.Changes.Drop(e.mark)
@@ -103,7 +104,7 @@ func (i *interpreter) fellWith(e *execution, p *process, status syscall.WaitStat
 		}
 	}
 	report.FromStatus(status)
-	report.Failed = []int{p.pid} // what replaced the interpreter has its process
+	report.Failed = []int{p.pid} // a program that replaced the interpreter has its process id
 	e.measure(report, p.group.Counters())
 	report.Fill()
 	report.State = "reset"
@@ -115,7 +116,7 @@ func (i *interpreter) fellWith(e *execution, p *process, status syscall.WaitStat
 	e.stream.End(report)
 }
 
-// bury gives back what a dead interpreter held, once its last process is gone.
+// bury frees what a dead interpreter used, once its last process is gone.
 func (i *interpreter) bury(p *process, tries int) {
 	if p.forget() || tries == 200 {
 		return

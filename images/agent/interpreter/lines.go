@@ -17,8 +17,9 @@ const (
 	maxLines = 256
 )
 
-// lines are what an interpreter says on its FIFO. User code can write there as
-// well, so that too much is thrown away and slowed down.
+// lines are what an interpreter writes to its FIFO. User code can write there
+// as well, so lines that are too long or too many are dropped, and a flood is
+// slowed down.
 type lines struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -27,7 +28,7 @@ type lines struct {
 
 	mu      sync.Mutex
 	gone    bool
-	buffer  [maxLine]byte // here, because clearing a new one costs more than reading
+	buffer  [maxLine]byte // a field, because clearing a new one costs more than reading
 	partial []byte
 	heard   []string
 }
@@ -69,7 +70,7 @@ func (l *lines) listen() {
 	}
 }
 
-// take returns what has been said so far, including what listen has not seen.
+// take returns the lines so far, including what listen has not read.
 func (l *lines) take() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

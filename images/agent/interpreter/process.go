@@ -22,11 +22,11 @@ type process struct {
 	group     Group
 	directory string
 	base      int // the directory, open
-	in        int // where orders go
+	in        int // where orders are written
 	said      *lines
 
 	ready      bool
-	used       bool   // it holds a user's state
+	used       bool   // it has a user's state
 	generation uint64 // of the session for which it was seeded
 }
 
@@ -82,8 +82,8 @@ func (i *interpreter) launch(session *Session) (p *process, err error) {
 	null := uintptr(i.runner.null)
 	p.pid, p.exit, err = i.runner.config.Reaper.Start(i.runner.config.Command(p.group.Procs(), argv), &syscall.ProcAttr{
 		Dir: user.Home,
-		// A session's environment comes with each execution: an interpreter may
-		// live on in another session, which must not see it.
+		// A session's environment is sent with each execution, because an
+		// interpreter may live on in another session, which must not see it.
 		Env:   program.Environment(user, preload),
 		Files: []uintptr{null, null, uintptr(i.runner.errors)},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
@@ -95,8 +95,8 @@ func (i *interpreter) launch(session *Session) (p *process, err error) {
 	return p, nil
 }
 
-// order writes one line for the interpreter. It never waits: an interpreter
-// whose FIFO is full is not reading.
+// order sends the interpreter a message. It never waits: an interpreter whose
+// FIFO is full is not reading.
 func (p *process) order(line []byte) error {
 	_, err := quick.Write(p.in, line)
 	return err
@@ -108,7 +108,7 @@ func (p *process) kill() {
 	}
 }
 
-// close ends the conversation with a dead interpreter.
+// close closes the files of a dead interpreter.
 func (p *process) close() {
 	if p.said != nil {
 		p.said.close()
@@ -120,8 +120,8 @@ func (p *process) close() {
 	}
 }
 
-// forget gives the group and the directory of a dead interpreter back; false
-// while something of it still lives.
+// forget removes the group and the directory of a dead interpreter; false while
+// a process in the group still lives.
 func (p *process) forget() bool {
 	if p.group != nil && !p.group.Remove() {
 		return false

@@ -26,12 +26,12 @@ type Request struct {
 
 	FileSizeBytes *int64 `json:"fileSizeBytes"` // 0 = no limit
 	OutputBytes   *int64 `json:"outputBytes"`   // of each output
-	OutputFail    bool   `json:"outputFail"`    // more than that ends it
+	OutputFail    bool   `json:"outputFail"`    // more than that interrupts it
 	Keep          bool   `json:"keep"`          // more than that goes to a file
 
-	Changes *changes.Options `json:"changes"` // asks for a report; nil: none
+	Changes *changes.Options `json:"changes"` // what to report; nil: no report
 
-	Rehearsal bool `json:"rehearsal"` // the host's own code, which leaves nothing behind
+	Rehearsal bool `json:"rehearsal"` // the host's own code, which leaves no state behind
 }
 
 // Decode reads a request and checks it.
@@ -84,7 +84,7 @@ func number(v flat.Value, to **int64) bool {
 	return v.Number(*to)
 }
 
-// check reports what makes it impossible to execute.
+// check returns why it cannot be executed.
 func (r *Request) check() error {
 	for name, value := range r.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") {

@@ -1,4 +1,5 @@
-// Package interpreter keeps the interpreters and runs executions in them.
+// Package interpreter keeps warm interpreters and runs executions in them, one
+// after the other in each.
 package interpreter
 
 import (
@@ -19,12 +20,12 @@ import (
 	"exec-sandbox/agent/refusals"
 )
 
-// Session is what a host's greeting sets for everything that runs.
+// Session is what a host's greeting sets for everything that runs from then on.
 type Session struct {
 	program.Defaults
-	DiskBytes int64 // for all together; 0 = as much as there is
+	DiskBytes int64 // for all programs together; 0 = as much as there is
 	Secret    []byte
-	Unique    bool // interpreters that have fresh entropy go on with it
+	Unique    bool // interpreters that already have fresh entropy keep it
 
 	generation uint64
 }
@@ -32,7 +33,7 @@ type Session struct {
 // Config is what differs between a machine and a test on a host.
 type Config struct {
 	Directory    string // where interpreters have their directories
-	Spill        string // where large inputs lie, on the disk
+	Spill        string // for large inputs, on the disk
 	Outputs      *output.Directory
 	Disk         *disk.Disk
 	Changes      *changes.Tracker
@@ -41,7 +42,7 @@ type Config struct {
 	Interpreters []Interpreter
 	Reaper       *program.Reaper
 	Group        func(name string) (Group, error)
-	Command      func(procs string, argv []string) []string // starts a program in a group, as the user
+	Command      func(procs string, argv []string) []string // starts an interpreter in a group, as the user
 	Log          func(format string, args ...any)
 	Debug        bool // interpreters' own errors go to the console
 }
@@ -63,7 +64,7 @@ type Runner struct {
 func New(config Config) (*Runner, error) {
 	r := &Runner{config: config, interpreters: map[string]*interpreter{}, session: &Session{}}
 	for _, d := range []string{config.Directory, config.Spill} {
-		// Users may pass through, not look around.
+		// Users may enter a path below, but not list the directory.
 		if err := os.MkdirAll(d, 0o711); err != nil {
 			return nil, fmt.Errorf("making %s: %w", d, err)
 		}
@@ -81,7 +82,7 @@ func New(config Config) (*Runner, error) {
 	return r, nil
 }
 
-// Attach names the channel on which background output leaves.
+// Attach sets the channel on which background output is sent.
 func (r *Runner) Attach(conn *channel.Conn) { r.background.Conn = conn }
 
 // Start starts every interpreter and waits until all are warm.
@@ -112,7 +113,7 @@ func (r *Runner) Close() {
 	_ = unix.Close(r.null)
 }
 
-// Languages are those whose interpreter is here.
+// Languages are the ones whose interpreter is installed.
 func (r *Runner) Languages() []string {
 	names := []string{}
 	for _, l := range Languages {
@@ -133,8 +134,8 @@ func (r *Runner) current() *Session {
 }
 
 // Greet applies a host's settings. From then on no interpreter runs anything
-// before it has taken fresh entropy, of this greeting or of the one before where
-// that is unique.
+// before it has used fresh entropy: of this greeting or, if that is unique, of
+// the one before.
 func (r *Runner) Greet(s Session) error {
 	r.mu.Lock()
 	s.generation = r.session.generation
@@ -154,22 +155,22 @@ func (r *Runner) Greet(s Session) error {
 	}
 	return r.each(2*time.Second, func(i *interpreter) error {
 		if i.process == nil {
-			return nil // its next life starts with them
+			return nil // its next process starts with them
 		}
 		return i.process.group.Limit(s.MemoryBytes, s.Processes)
 	})
 }
 
-// outOfLine says that an interpreter got limits of its own: the next greeting
-// sets them all.
+// outOfLine notes that an interpreter got limits of its own: the next greeting
+// sets all limits again.
 func (r *Runner) outOfLine() {
 	r.mu.Lock()
 	r.uneven = true
 	r.mu.Unlock()
 }
 
-// Offer adds variables to the environment of whatever runs from now on, under
-// those that are set already.
+// Offer adds variables to the environment of everything that runs from now on.
+// Variables that are already set win.
 func (r *Runner) Offer(env map[string]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,8 +179,8 @@ func (r *Runner) Offer(env map[string]string) {
 	r.session = &s
 }
 
-// space is how many bytes of the file system with the executions are in use,
-// and how many there are.
+// space returns how many bytes of the file system with the executions are in
+// use, and its size.
 func (r *Runner) space() (used, all int64) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(r.config.Directory, &st); err != nil {
@@ -212,7 +213,7 @@ func (r *Runner) each(within time.Duration, f func(*interpreter) error) error {
 	return nil
 }
 
-// Exec takes an execution that the host opened.
+// Exec serves the method exec.
 func (r *Runner) Exec(s *channel.Stream, payload []byte) error {
 	request, err := Decode(payload)
 	if err != nil {
@@ -235,9 +236,8 @@ func (r *Runner) Exec(s *channel.Stream, payload []byte) error {
 	return nil
 }
 
-// Settle waits until every interpreter is idle and prepared, and leaves as
-// little as possible to be done or written later: what is true now becomes
-// true for every clone.
+// Settle waits until every interpreter is idle and prepared, then frees memory
+// and writes cached data: every clone starts in this state.
 func (r *Runner) Settle(within time.Duration) error {
 	for deadline := time.Now().Add(within); ; time.Sleep(5 * time.Millisecond) {
 		err := r.each(within, func(i *interpreter) error {

@@ -15,16 +15,17 @@ type settings struct {
 	Env       map[string]string
 	Cwd       *string
 	Entropy   *string
-	Stdin     bool   // there is a file of that name
-	Rehearsal bool   // the code leaves nothing behind
-	Code      []byte // nil: there is a file of that name
+	Stdin     bool   // its input is in a file
+	Rehearsal bool   // the code leaves no state behind
+	Code      []byte // nil: it is in a file
 }
 
-// canHold reports whether code arrives unchanged: JavaScript reads UTF-8, and no
-// field holds a NUL.
+// canHold reports whether code can be sent in an order unchanged: JavaScript
+// decodes it as UTF-8, and a NUL ends a field.
 func canHold(code []byte) bool { return utf8.Valid(code) && bytes.IndexByte(code, 0) < 0 }
 
-// encode writes them for an interpreter: fields, or assignments for bash.
+// encode appends them for an interpreter: as fields, or as assignments for
+// bash.
 func (s settings) encode(out []byte, shell bool) []byte {
 	if !shell {
 		return s.fields(out)
@@ -54,9 +55,10 @@ func (s settings) encode(out []byte, shell bool) []byte {
 	return out
 }
 
-// fields ends each with a NUL, which none of them can hold: language, what there
-// is besides (s: a file stdin, r: a rehearsal, c: the code here, else in a file),
-// entropy, directory, how many variables, each of these, and last the code.
+// fields ends each field with a NUL, which none can contain: the language;
+// flags (s: there is a file stdin, r: a rehearsal, c: the code is here, else in
+// a file); entropy; directory; the number of variables; each variable. The code
+// comes last, without a NUL.
 func (s settings) fields(out []byte) []byte {
 	out = append(append(out, s.Language...), 0)
 	for _, there := range []struct {
@@ -83,7 +85,7 @@ func (s settings) fields(out []byte) []byte {
 	return append(out, s.Code...)
 }
 
-// quote makes one word of any text without NUL.
+// quote makes one shell word of any text without NUL.
 func quote(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }

@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	// inLine is the largest code that may travel in the order itself; what the
-	// order has no room for goes through the slot's files.
+	// inLine is the largest code, in bytes, that may be sent in the order
+	// itself; larger code is sent in a file of the slot.
 	inLine = 3 << 10
-	// inMemory is the largest input that is kept on /run; larger ones go to
-	// the disk, because the pages of /run can never be reclaimed.
+	// inMemory is the largest input, in bytes, that is kept on /run; larger
+	// ones go to the disk, because the pages of /run cannot be reclaimed.
 	inMemory = 256 << 10
-	// maxEvidence is what an interpreter may say about an execution.
+	// maxEvidence is how many bytes of evidence an interpreter may leave.
 	maxEvidence = 4 << 20
 )
 
 // slot is the directory of an execution, prepared while the interpreter is
-// idle. User code owns the directory and may do to it what it likes, so the
-// agent trusts no name in it. A slot that nobody holds any more after its
-// execution serves the next one as well.
+// idle. User code owns the directory and can change everything in it, so the
+// agent trusts no name in it. A slot that is clean after its execution serves
+// the next one as well.
 type slot struct {
 	name           string
 	base           int // the interpreter's directory
@@ -37,13 +37,13 @@ type slot struct {
 	code, stdin    int // -1 while there is no such file
 	stdout, stderr *output.Pipe
 	littered       bool     // files were made in it
-	spilled        []string // inputs that lie on the disk
+	spilled        []string // inputs that are on the disk
 }
 
-// spilled names inputs on the disk, across all interpreters.
+// spilled numbers inputs on the disk, across all interpreters.
 var spilled atomic.Uint64
 
-// newSlot prepares an execution in the interpreter's directory.
+// newSlot prepares a slot in the interpreter's directory.
 func newSlot(base int, basePath string, number int, user program.User) (*slot, error) {
 	s := &slot{name: strconv.Itoa(number), base: base, basePath: basePath, directory: -1, code: -1, stdin: -1}
 	if err := s.prepare(user); err != nil {
@@ -72,15 +72,15 @@ func (s *slot) prepare(user program.User) (err error) {
 			return fmt.Errorf("opening its %s: %w", f.name, err)
 		}
 	}
-	// Last, so that nobody else could have put anything there.
+	// Last, so that user code could not have put anything there.
 	if err := quick.Chown(s.directory, "", user.UID, user.GID); err != nil {
 		return fmt.Errorf("handing over its directory: %w", err)
 	}
 	return nil
 }
 
-// file makes an input of a name in the slot, in place of anything that user
-// code may have put there.
+// file makes a file in the slot, in place of anything that user code may have
+// put there.
 func (s *slot) file(name string) (int, error) {
 	s.littered = true
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW
@@ -95,7 +95,7 @@ func (s *slot) file(name string) (int, error) {
 	return fd, nil
 }
 
-// write makes a whole file of a name in the slot.
+// write makes a file with its content in the slot.
 func (s *slot) write(name string, content []byte) error {
 	fd, err := s.file(name)
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *slot) write(name string, content []byte) error {
 	return quick.WriteAll(fd, content)
 }
 
-// spill makes an input on the disk, with a link to it in the slot.
+// spill makes a file on the disk, with a link to it in the slot.
 func (s *slot) spill(directory, name string) (int, error) {
 	s.littered = true
 	path := filepath.Join(directory, strconv.FormatUint(spilled.Add(1), 10))
@@ -122,9 +122,9 @@ func (s *slot) spill(directory, name string) (int, error) {
 	return fd, nil
 }
 
-// free reports whether the slot can serve another execution: nothing lies in
-// it, and nobody could still write to its pipes. An interpreter that holds them
-// still must be alone.
+// free reports whether the slot can serve another execution: it has no files,
+// and nothing can still write to its pipes. If the interpreter itself has them
+// open (held), it must be the only process.
 func (s *slot) free(g Group, held bool) bool {
 	if s.littered || !s.stdout.Empty() || !s.stderr.Empty() {
 		return false
@@ -150,7 +150,7 @@ func (s *slot) evidence() ([]byte, error) {
 			return nil, fmt.Errorf("reading the evidence: %w", err)
 		}
 		out = append(out, buffer[:n]...)
-		if n < len(buffer) { // a regular file: nothing else is short
+		if n < len(buffer) { // the end: this is a regular file
 			return out, nil
 		}
 		if len(out) > maxEvidence {
@@ -159,9 +159,9 @@ func (s *slot) evidence() ([]byte, error) {
 	}
 }
 
-// remove forgets the execution's files. Pipes outlive it.
+// remove removes the execution's files. The pipes stay open.
 func (s *slot) remove() {
-	// By name and from inside is quick; anything that users added is not.
+	// Removing known names is quick; RemoveAll is only for what users added.
 	if s.directory >= 0 {
 		for _, name := range []string{"code", "stdin", "settings", "settings.sh", "stdout", "stderr", "evidence"} {
 			_ = quick.Remove(s.directory, name, 0)

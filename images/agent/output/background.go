@@ -6,25 +6,26 @@ import (
 	"exec-sandbox/agent/channel"
 )
 
-// elsewhere stands for executions of another host, whose numbers mean nothing
-// to the host of today.
+// elsewhere stands for executions of an earlier host, whose numbers mean
+// nothing to the present one.
 const elsewhere = 1<<32 - 1
 
-// Background carries what is written after an execution's end to the host, on
-// one stream for each epoch. It never waits: what the host has no credit for
-// is counted and dropped.
+// Background sends the host what is written after an execution's end, on one
+// stream for each epoch. It never waits: output for which there is no credit is
+// counted and dropped.
 type Background struct {
 	Conn *channel.Conn // set before anything is written
 
 	mu      sync.Mutex
-	since   uint64 // the first epoch of the host of today
+	since   uint64 // the first epoch of the present host
 	epoch   uint64
 	stream  *channel.Stream
 	origin  uint32
 	dropped int64
 }
 
-// Greeted begins the time of a host that knows nothing of what ran before.
+// Greeted is called when a host greets that knows nothing about what ran
+// before.
 func (b *Background) Greeted() {
 	if b.Conn == nil {
 		return
@@ -34,7 +35,7 @@ func (b *Background) Greeted() {
 	b.since = b.Conn.Epoch()
 }
 
-// Sink is where the output of one ended execution goes.
+// Sink returns where the output of an ended execution goes.
 func (b *Background) Sink(epoch uint64, execution uint32, sub byte) func([]byte) {
 	return func(payload []byte) { b.write(epoch, execution, sub, payload) }
 }
@@ -71,7 +72,7 @@ func (b *Background) write(epoch uint64, execution uint32, sub byte, payload []b
 	b.dropped += int64(len(payload) - b.stream.TrySend(sub, payload))
 }
 
-// silent receives nothing: the host only grants credit on this stream.
+// silent ignores everything: the host only grants credit on this stream.
 type silent struct{}
 
 func (silent) Data(byte, []byte, bool) {}

@@ -12,20 +12,21 @@ import (
 	"exec-sandbox/agent/quick"
 )
 
-// held is how much of an output is kept in memory before it needs a file.
+// held is how many bytes of an output are kept in memory before a file is made.
 const held = 1 << 20
 
-// Directory is where the rest of long outputs goes.
+// Directory is the directory for the part of long outputs that the host does
+// not keep.
 type Directory struct {
 	disk *disk.Disk
 	path string
 	fd   int
 }
 
-// OpenDirectory makes the directory, on the disk. Its files are the user's to
-// remove.
+// OpenDirectory makes the directory, on the disk. The user may remove its
+// files.
 func OpenDirectory(path string, uid, gid int, on *disk.Disk) (*Directory, error) {
-	// Users may pass through what it is in, not look around.
+	// Users may enter a path below its parent, but not list the parent.
 	err := os.MkdirAll(filepath.Dir(path), 0o711)
 	if err == nil {
 		err = os.MkdirAll(path, 0o755)
@@ -43,22 +44,24 @@ func OpenDirectory(path string, uid, gid int, on *disk.Disk) (*Directory, error)
 	return &Directory{disk: on, path: path, fd: fd}, nil
 }
 
-// Overflow keeps what the host will not: an output from the middle of its
-// limit on, in a file of the guest, once the output is longer than the limit.
+// Overflow keeps in a file what the host does not keep of an output: the host
+// keeps half its limit from the beginning and half from the end, so the file
+// has everything from the middle of the limit on. There is no file if the
+// output is within its limit.
 type Overflow struct {
 	to   *Directory
 	name string
 
-	limit, head int64 // the host keeps that much, and that much of the beginning
+	limit, head int64 // the host keeps limit bytes, head of them from the beginning
 	total       int64
 	held        []byte
 	fd          int
-	checked     int64 // total when the disk was last looked at
+	checked     int64 // total when the disk's space was last checked
 	over        bool  // nothing is kept any more
 }
 
 // Overflow is for one output of the stream with that number. It keeps nothing
-// when the host did not ask for it, or when there is no directory.
+// if the host did not ask for it, or if there is no directory.
 func (d *Directory) Overflow(id uint32, name string, limit *int64, keep bool) *Overflow {
 	o := &Overflow{to: d, fd: -1}
 	if d == nil || limit == nil || !keep {
@@ -71,7 +74,7 @@ func (d *Directory) Overflow(id uint32, name string, limit *int64, keep bool) *O
 	return o
 }
 
-// Write takes the next bytes.
+// Write adds the next bytes of the output.
 func (o *Overflow) Write(payload []byte) {
 	if o.over {
 		return
@@ -104,7 +107,7 @@ func (o *Overflow) Write(payload []byte) {
 	}
 }
 
-// crowds reports that users need the rest of the disk for themselves.
+// crowds reports that the rest of the disk is left to users.
 func (o *Overflow) crowds() bool {
 	if o.total-o.checked < held {
 		return false
@@ -123,7 +126,7 @@ func (o *Overflow) giveUp() {
 	}
 }
 
-// End says where the rest is; nil when the host has all, or nobody has it.
+// End ends the output and returns the file's path; nil when there is no file.
 func (o *Overflow) End() *string {
 	if o == nil || o.over {
 		return nil

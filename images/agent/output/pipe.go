@@ -1,6 +1,6 @@
-// Package output carries what programs write to the host: during a program's
-// life as its own output, afterwards as background output, and what the host
-// does not keep into a file of the guest.
+// Package output sends the host what programs write: during an execution as its
+// output, afterwards as background output. What the host does not keep goes to
+// a file in the guest.
 package output
 
 import (
@@ -15,41 +15,42 @@ import (
 
 const (
 	bufferSize = 64 << 10
-	// An output that gave less than this is left alone for a moment, so that many
-	// small writes of a program become few frames. What follows a quiet moment,
-	// such as the echo of a key, is not held back.
+	// After a read of less than this, an output is not read for a moment, so
+	// that many small writes of a program become few frames. The first output
+	// after a quiet moment, such as the echo of a key, is not delayed.
 	burst = bufferSize / 4
 	pause = 2 * time.Millisecond
-	// After so many empty looks in a row the pump waits to be woken.
+	// After this many empty reads in a row the pump waits for the poller.
 	patience = 5
 )
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-// Output is what a program writes to: a Pipe, or a Screen.
+// Output is what a program writes to: a Pipe or a Screen.
 type Output interface {
-	// Start forwards what comes from now on; it does not wait for any.
+	// Start forwards what comes from now on, in the background.
 	Start()
 	// Drain forwards what is there at this moment, and no more: a child that
-	// keeps writing must not keep its parent from ending. Later output goes to
-	// another sink.
+	// keeps writing must not delay the end of its parent. Later output goes to
+	// the next sink.
 	Drain(next func(payload []byte))
-	// Close is for one that was never started.
+	// Close is for an output that was never started.
 	Close()
 }
 
-// Discard takes what comes after a program's end, without haste.
+// Discard is the sink for what comes after a program's end; it slows the writer
+// down.
 func Discard([]byte) { time.Sleep(pause) }
 
-// Pipe forwards one output. It lives as long as anybody holds the other end,
-// which may be longer than what it is the output of.
+// Pipe forwards one output. It lives as long as a process has the other end
+// open, which may be longer than the execution or program whose output it is.
 type Pipe struct {
 	fd int
 
 	mu      sync.Mutex
 	gone    bool
 	pumping bool
-	waiting *os.File // a copy of fd that the poller knows, while the pump waits
+	waiting *os.File // a copy of fd for the poller, while the pump waits
 	sink    func(payload []byte)
 }
 
@@ -62,15 +63,15 @@ func OpenPipe(directory int, name string) (*Pipe, error) {
 	return NewPipe(fd, func([]byte) {}), nil
 }
 
-// NewPipe takes over the reading end of a pipe, which must never block.
+// NewPipe takes over the reading end of a pipe, which must be non-blocking.
 func NewPipe(fd int, sink func(payload []byte)) *Pipe {
 	quick.Widen(fd)
 	return &Pipe{fd: fd, sink: sink}
 }
 
 // Start forwards from now on until the last writer is gone, which ends the
-// goroutine. It must be called when a writer is there: before, the end of the
-// file would be seen at once.
+// goroutine. It must be called when there is a writer: before, reading would
+// return the end of the file at once.
 func (p *Pipe) Start() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,8 +81,8 @@ func (p *Pipe) Start() {
 	}
 }
 
-// Attend is Start where a writer may not have come yet; it reports whether one
-// has.
+// Attend is Start for a pipe that may have no writer yet; it reports whether it
+// has one.
 func (p *Pipe) Attend() bool {
 	p.mu.Lock()
 	if !p.gone && !p.pumping && quick.Pending(p.fd) == 0 {
@@ -95,8 +96,8 @@ func (p *Pipe) Attend() bool {
 	return true
 }
 
-// Follow is Start for what comes after an execution, when mostly nobody is left
-// to write.
+// Follow is Start for what comes after an execution, when there is mostly no
+// writer left.
 func (p *Pipe) Follow() {
 	p.mu.Lock()
 	over := !p.gone && !p.pumping && quick.HungUp(p.fd)
@@ -113,9 +114,9 @@ func (p *Pipe) Follow() {
 	}
 }
 
-// pump looks by the clock while there is output. The poller would wake the
+// pump reads at intervals while there is output. The poller would wake the
 // agent for every line that a program writes, which under emulation costs more
-// than the program's own work; it is asked only when the pipe is quiet.
+// than the program's own work; it is used only when the pipe is quiet.
 func (p *Pipe) pump() {
 	defer p.Close()
 	for quiet := 0; ; {
@@ -158,11 +159,11 @@ func (p *Pipe) wait() bool {
 		p.mu.Unlock()
 		return false
 	}
-	// Closing a copy takes it from the poller and leaves the pipe open.
+	// Closing a copy removes it from the poller and leaves the pipe open.
 	fd, err := unix.FcntlInt(uintptr(p.fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		p.mu.Unlock()
-		time.Sleep(100 * time.Millisecond) // out of descriptors: look by the clock
+		time.Sleep(100 * time.Millisecond) // out of descriptors: read at intervals
 		return true
 	}
 	file := os.NewFile(uintptr(fd), "output")
@@ -183,7 +184,7 @@ func (p *Pipe) wait() bool {
 }
 
 // forward reads once and passes it on; called with mu held. The sink may wait
-// for credit, and with it whoever wants this pipe: that is the back-pressure.
+// for credit, and then the pipe is not read: that is the back-pressure.
 func (p *Pipe) forward(most int) (int, error) {
 	buffer := buffers.Get().(*[bufferSize]byte)
 	defer buffers.Put(buffer)
@@ -198,7 +199,7 @@ func (p *Pipe) forward(most int) (int, error) {
 }
 
 // Drain forwards what is in the pipe at this moment, and no more: a child that
-// keeps writing must not keep an execution from ending. What comes later goes
+// keeps writing must not delay the end of an execution. What comes later goes
 // to the next sink.
 func (p *Pipe) Drain(next func(payload []byte)) {
 	p.mu.Lock()
@@ -216,14 +217,14 @@ func (p *Pipe) Drain(next func(payload []byte)) {
 	p.sink = next
 }
 
-// Empty reports whether the pipe holds nothing and is not watched.
+// Empty reports whether the pipe has no bytes and is not being pumped.
 func (p *Pipe) Empty() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.gone && !p.pumping && quick.Pending(p.fd) == 0
 }
 
-// HungUp reports whether nobody is left to write.
+// HungUp reports whether there is no writer left.
 func (p *Pipe) HungUp() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -242,5 +243,5 @@ func (p *Pipe) Close() {
 	if waiting != nil {
 		_ = waiting.Close()
 	}
-	quick.Close(p.fd) // everybody else looks at gone first
+	quick.Close(p.fd) // everything else checks gone first
 }

@@ -12,9 +12,10 @@ import (
 )
 
 const (
-	// unused is how often a terminal that nobody has open is looked at.
+	// unused is how often a terminal that no process has open is read.
 	unused = 20 * time.Millisecond
-	// atTheEnd bounds what is taken from a terminal after its program's end.
+	// atTheEnd is how many bytes are read from a terminal, at most, after its
+	// program's end.
 	atTheEnd = 1 << 20
 )
 
@@ -25,11 +26,12 @@ type Screen struct {
 	raw  syscall.RawConn
 
 	mu   sync.Mutex
-	over bool // the program has ended: what comes now is nobody's
+	over bool // the program has ended
 	sink func(payload []byte)
 }
 
-// NewScreen takes over our end of a terminal, which must never block.
+// NewScreen takes over the agent's end of a terminal, which must be
+// non-blocking.
 func NewScreen(file *os.File, sink func([]byte)) (*Screen, error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -42,8 +44,8 @@ func (s *Screen) Start() { go s.pump() } // ends when the terminal is closed
 
 func (s *Screen) Close() { _ = s.file.Close() }
 
-// pump runs until the file is closed. A terminal that nobody has open can be
-// opened again as long as its program lives, and closing it would end the
+// pump runs until the file is closed. A terminal that no process has open can
+// be opened again while its program lives, and closing it would end the
 // program.
 func (s *Screen) pump() {
 	defer s.file.Close()
@@ -75,9 +77,9 @@ func (s *Screen) isOver() bool {
 	return s.over
 }
 
-// take reads what is there, at the most so much, and passes it on; called with
-// mu held. The sink may wait for credit, and with it whoever wants this output:
-// that is the back-pressure. It says what stopped it, if anything did.
+// take reads up to most bytes and forwards them; called with mu held. The sink
+// may wait for credit, and then the terminal is not read: that is the
+// back-pressure. It returns the error that stopped it, if any.
 func (s *Screen) take(fd, most int) (n int, err error) {
 	buffer := buffers.Get().(*[bufferSize]byte)
 	defer buffers.Put(buffer)

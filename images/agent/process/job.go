@@ -26,8 +26,8 @@ type launch struct {
 	User        program.User
 	Argv        []string
 	Cwd         string
-	Env         map[string]string // over the usual one
-	Files       []int             // stdin, stdout, stderr; or the one terminal that is all of them
+	Env         map[string]string // overrides the usual one
+	Files       []int             // stdin, stdout, stderr; or one terminal for all of them
 	Terminal    bool              // stdin is its controlling terminal
 	MemoryBytes int64
 	Processes   int
@@ -35,8 +35,8 @@ type launch struct {
 	FileSizeBytes int64
 }
 
-// job is one program of a caller's with all that it starts, in a cgroup of
-// its own: signalled, measured and killed as one.
+// job is a caller's program with everything that it starts, in a cgroup of its
+// own: signalled, measured and killed as one.
 type job struct {
 	pid  int
 	exit <-chan syscall.WaitStatus // its status, once
@@ -50,7 +50,7 @@ type job struct {
 	fileSize int64
 	wasFull  bool
 	refusals *refusals.Tracker
-	refused  uint64 // how many there were at its beginning
+	refused  uint64 // how many connections were refused before
 }
 
 // start starts a program, or leaves nothing behind.
@@ -99,8 +99,8 @@ func (j *job) start(reaper *program.Reaper, l launch) error {
 	return err
 }
 
-// started waits until the process has become the program, or for the reason
-// why it did not.
+// started waits until the process has become the program; otherwise it returns
+// why not.
 func (j *job) started() *program.Failure {
 	defer j.report.Close()
 	const most = 16 << 10
@@ -111,7 +111,7 @@ func (j *job) started() *program.Failure {
 // signal reaches every process of the program.
 func (j *job) signal(sig syscall.Signal) {
 	if sig == unix.SIGKILL {
-		j.group.Kill() // nobody escapes by forking
+		j.group.Kill() // no process escapes by forking
 		return
 	}
 	j.group.Signal(sig)
@@ -120,11 +120,11 @@ func (j *job) signal(sig syscall.Signal) {
 // gone reports whether no process of the program is left.
 func (j *job) gone() bool { return len(j.group.Members()) == 0 }
 
-// remove gives the cgroup back; false while something inside still lives.
+// remove removes the cgroup; false while a process inside still lives.
 func (j *job) remove() bool { return j.group.Remove() }
 
 // evidence is what is known about a program that has ended. A timeout is given
-// when it was what ended the program.
+// if it ended the program.
 func (j *job) evidence(status syscall.WaitStatus, timeout *time.Duration) *evidence.Evidence {
 	e := &evidence.Evidence{State: "kept"}
 	e.FromStatus(status)

@@ -22,7 +22,7 @@ import (
 	"exec-sandbox/agent/refusals"
 )
 
-// dying is how long the kernel may take to end what was killed.
+// dying is how long killed processes may take to end.
 const dying = 5 * time.Second
 
 // Spawner starts programs.
@@ -51,22 +51,22 @@ type process struct {
 	outputs []output.Output
 	kept    [2]*output.Overflow // of stdout and stderr
 
-	ended   bool // it was told to end, by the host
-	limited bool // it was told to end, by its time limit
-	stopped bool // it was told to end, by its output limit
+	ended   bool // the host ended it
+	limited bool // its time limit ended it
+	stopped bool // its output limit ended it
 	mark    *changes.Mark
 	limit   *time.Timer
-	grace   <-chan struct{} // until all of it is killed
+	grace   <-chan struct{} // then all of it is killed
 
 	wake   chan struct{}
 	mu     sync.Mutex
-	master *os.File // our end of its terminal, if it has one; only run changes it
+	master *os.File // the agent's end of its terminal, if it has one; only run changes it
 	orders []order
 	reset  bool
 	flood  bool // it wrote more than its output limit
 }
 
-// Spawn takes a program that the host opened.
+// Spawn serves the method spawn.
 func (s *Spawner) Spawn(stream *channel.Stream, payload []byte) error {
 	request, err := Decode(payload)
 	if err != nil {
@@ -78,14 +78,15 @@ func (s *Spawner) Spawn(stream *channel.Stream, payload []byte) error {
 	return nil
 }
 
-// Data takes stdin.
+// Data receives stdin.
 func (p *process) Data(sub byte, payload []byte, last bool) {
 	if sub == channel.Stdin {
 		p.input.push(payload, last)
 	}
 }
 
-// Note takes an order. A new size is there before what is typed after it.
+// Note receives an order. A new size is set at once, before what is typed after
+// it.
 func (p *process) Note(payload []byte) {
 	o, err := parseOrder(payload)
 	if err != nil {
@@ -101,7 +102,7 @@ func (p *process) Note(payload []byte) {
 	p.poke()
 }
 
-// Reset ends the program.
+// Reset ends the program, because the host has left.
 func (p *process) Reset() {
 	p.mu.Lock()
 	p.reset = true
@@ -109,7 +110,8 @@ func (p *process) Reset() {
 	p.poke()
 }
 
-// Survives keeps a program that the host of another epoch wanted to run on.
+// Survives keeps a program running in a copy of the machine, if the host asked
+// for that.
 func (p *process) Survives() bool { return p.request.Survives }
 
 func (p *process) poke() {
@@ -197,8 +199,8 @@ func (p *process) start() error {
 	return nil
 }
 
-// open makes the program's standard files, or the one terminal that is all of
-// them, and our ends. The program's are the caller's to close.
+// open makes the program's standard files, or one terminal for all of them, and
+// the agent's ends. The caller must close the program's files.
 func (p *process) open(user program.User) (theirs []int, err error) {
 	defer func() {
 		if err != nil {
@@ -233,7 +235,7 @@ func (p *process) open(user program.User) (theirs []int, err error) {
 		}
 		theirs = append(theirs, other)
 		_ = unix.SetNonblock(ours, true)
-		// It must be theirs to open /dev/stdout again by its name.
+		// The user must own it to open /dev/stdout by its name.
 		if err := unix.Fchown(other, user.UID, user.GID); err != nil {
 			_ = unix.Close(ours)
 			return theirs, fmt.Errorf("handing over a pipe: %w", err)
@@ -247,7 +249,8 @@ func (p *process) open(user program.User) (theirs []int, err error) {
 	return theirs, nil
 }
 
-// sink takes one output: it passes it on, and keeps what the host does not.
+// sink is the sink of one output: it forwards it, and keeps what the host does
+// not.
 func (p *process) sink(sub byte) func(payload []byte) {
 	name := [...]string{channel.Stdout: "stdout", channel.Stderr: "stderr"}[sub]
 	kept := p.spawner.Outputs.Overflow(p.stream.ID(), name, p.request.OutputBytes, p.request.Keep)
@@ -268,7 +271,7 @@ func (p *process) sink(sub byte) func(payload []byte) {
 	}
 }
 
-// close is for a program that never came to be.
+// close is for a program that was not started.
 func (p *process) close() {
 	p.input.stop()
 	for _, o := range p.outputs {
@@ -276,7 +279,7 @@ func (p *process) close() {
 	}
 }
 
-// fell tells why the program could not be started.
+// fell reports why the program could not be started.
 func (p *process) fell(failure *program.Failure, status syscall.WaitStatus) {
 	p.input.stop()
 	for _, o := range p.outputs {
@@ -299,7 +302,7 @@ func (p *process) fell(failure *program.Failure, status syscall.WaitStatus) {
 	}
 }
 
-// follow obeys orders and limits until the program ends.
+// follow carries out orders and limits until the program ends.
 func (p *process) follow() syscall.WaitStatus {
 	p.limit = time.NewTimer(time.Hour)
 	p.limit.Stop()
@@ -365,24 +368,24 @@ func (p *process) resize(s size) {
 	}
 }
 
-// stop is how a limit ends all of the program.
+// stop ends the program because of a limit.
 func (p *process) stop() {
 	p.job.signal(unix.SIGINT)
 	p.grace = program.Grace()
 }
 
-// end asks all of the program to end.
+// end ends the program because the host wants it.
 func (p *process) end() {
 	p.job.signal(unix.SIGTERM)
 	if p.master != nil {
-		p.job.signal(unix.SIGHUP) // an interactive shell heeds nothing else
+		p.job.signal(unix.SIGHUP) // an interactive shell ignores SIGTERM
 	}
 	p.job.signal(unix.SIGCONT)
 	p.grace = program.Grace()
 }
 
-// finish tells the end of a program that ran. What it leaves running stays,
-// unless it did not end of its own.
+// finish reports the end of a program that ran. What the program leaves running
+// stays, unless it was ended.
 func (p *process) finish(status syscall.WaitStatus) {
 	p.input.stop()
 	var timeout *time.Duration
@@ -393,7 +396,7 @@ func (p *process) finish(status syscall.WaitStatus) {
 	for _, o := range p.outputs {
 		o.Drain(output.Discard)
 	}
-	p.obey() // the host may have lost interest while this waited for credit
+	p.obey() // the host may have left while this waited for credit
 	if p.ended || p.limited || p.stopped {
 		p.clear()
 	}
@@ -401,11 +404,11 @@ func (p *process) finish(status syscall.WaitStatus) {
 	ending.Changes = p.spawner.Changes.Conclude(p.stream, p.mark, p.request.Changes)
 	p.stream.End(ending)
 	if p.master != nil {
-		_ = p.master.Close() // nobody can use a terminal without its leader
+		_ = p.master.Close() // a terminal cannot be used after its leader's end
 	}
 }
 
-// clear ends what outlived its leader, and waits until it is gone.
+// clear waits until everything that outlived the program is gone.
 func (p *process) clear() {
 	for until := time.Now().Add(dying); !p.job.gone() && time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
 		select {
@@ -417,7 +420,7 @@ func (p *process) clear() {
 	}
 }
 
-// bury gives the cgroup back once its last process is gone.
+// bury removes the cgroup once its last process is gone.
 func (p *process) bury() {
 	for wait := 50 * time.Millisecond; !p.job.remove(); time.Sleep(wait) {
 		if wait < 10*time.Second {

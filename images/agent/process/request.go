@@ -1,5 +1,5 @@
-// Package process runs the programs that a caller starts by name, beside the
-// interpreters: with pipes or a terminal, signals, and an exit told once.
+// Package process runs the programs that a caller starts by name, besides the
+// interpreters: with pipes or a terminal, signals, and one report of their end.
 package process
 
 import (
@@ -32,8 +32,8 @@ type Request struct {
 	OutputFail  bool   `json:"outputFail"`  // more than that ends it
 	Keep        bool   `json:"keep"`        // more than that goes to a file
 
-	Changes  *changes.Options `json:"changes"`  // asks for a report; nil: none
-	Survives bool             `json:"survives"` // runs on in a copy of the machine
+	Changes  *changes.Options `json:"changes"`  // what to report; nil: no report
+	Survives bool             `json:"survives"` // continues in a copy of the machine
 }
 
 // size of a terminal, in characters.
@@ -105,8 +105,7 @@ func (r *Request) timeout() *time.Duration {
 	return &d
 }
 
-// order is what a NOTE of the host asks for. One that is not understood asks
-// for nothing.
+// order is what a NOTE of the host asks for. An unknown order is ignored.
 type order struct {
 	Event  string `json:"event"`
 	Signal string `json:"signal"`
@@ -118,5 +117,5 @@ func parseOrder(payload []byte) (o order, err error) {
 	return o, err
 }
 
-// signal is zero, which reaches nobody, for a name that is not known.
+// signal is zero, which has no effect, for an unknown name.
 func (o order) signal() syscall.Signal { return unix.SignalNum(o.Signal) }

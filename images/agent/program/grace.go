@@ -2,17 +2,17 @@ package program
 
 import "time"
 
-// Time between asking programs to end and killing them, in steps of which each
-// counts once.
+// Time between asking programs to end and killing them, in steps.
 const (
 	GraceStep  = 50 * time.Millisecond
 	graceSteps = 20
 	MaxGrace   = graceSteps * GraceStep
 )
 
-// Grace returns what is closed once a program has had its time to heed a signal.
-// A host that does not let this machine run makes its clock jump; such a jump
-// counts as one step, for nothing here could do anything meanwhile.
+// Grace returns a channel that is closed when programs have had their time to
+// react to a signal. If the host does not let this machine run, its clock
+// jumps; such a jump counts as one step, because no program could run
+// meanwhile.
 func Grace() <-chan struct{} {
 	over := make(chan struct{})
 	go func() { // ends by itself

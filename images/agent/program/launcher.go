@@ -8,23 +8,23 @@ import (
 )
 
 // launcher is the program that runs between the agent's fork and a user's
-// program; images/interpreters/launch.c says what it does. (The agent itself
-// in its place took two thirds of a short program's time.)
+// program; see images/interpreters/launch.c. (With the agent in its place, this
+// step took two thirds of a short program's time.)
 const launcher = "/usr/lib/exec-sandbox/launch"
 
-// Step is what it does before it becomes the program.
+// Step is what the launcher does before it becomes the program.
 type Step struct {
-	Procs string // where it enters its cgroup
+	Procs string // the file by which it enters its cgroup
 	User  User
-	// For a caller's program only: how large its files may become, where it
-	// starts, as the user, and the descriptor that says why it cannot. An
-	// interpreter starts where it is.
+	// For a caller's program only: how large its files may become in bytes (0:
+	// any size), its working directory, which it enters as the user, and the
+	// descriptor on which the launcher reports a failure.
 	FileSize int64
 	Cwd      string
 	Report   int
 }
 
-// Command is the command line of the step.
+// Command is the command line of the launcher.
 func (s Step) Command(argv []string) []string {
 	head := []string{
 		launcher, s.Procs, strconv.Itoa(s.User.UID), strconv.Itoa(s.User.GID),
@@ -33,8 +33,8 @@ func (s Step) Command(argv []string) []string {
 	return append(head, argv...)
 }
 
-// ParseFailure reads what the step reports; nil when there is nothing, because
-// it became the program.
+// ParseFailure reads the launcher's report; nil when there is none because the
+// launcher became the program.
 func ParseFailure(text []byte) *Failure {
 	if len(text) == 0 {
 		return nil
@@ -62,7 +62,7 @@ func ParseFailure(text []byte) *Failure {
 	return f
 }
 
-// failures are the launcher's words for why a program cannot be started.
+// failures are the letters that the launcher reports.
 var failures = map[byte]string{
 	'n': NotFound, 'x': NotExecutable, 'p': NotPermitted, 'c': NotEntered, 'l': TooLarge, 's': FailedSetup,
 }

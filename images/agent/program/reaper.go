@@ -7,14 +7,15 @@ import (
 	"syscall"
 )
 
-// Reaper starts processes and collects every exit, orphans included: the agent
-// is the first process, so nobody else may wait for anything.
+// Reaper starts processes and collects every exit, including those of orphans:
+// the agent is the machine's first process, and nothing else in it may wait for
+// a process.
 type Reaper struct {
 	mu     sync.Mutex
 	owners map[int]chan<- syscall.WaitStatus
 }
 
-// NewReaper returns a reaper that collects nothing until Run.
+// NewReaper returns a reaper, which collects exits once Run runs.
 func NewReaper() *Reaper {
 	return &Reaper{owners: map[int]chan<- syscall.WaitStatus{}}
 }
@@ -48,7 +49,8 @@ func (r *Reaper) collect() {
 // Start starts a process. Its status arrives once on the channel, which never
 // blocks the reaper.
 func (r *Reaper) Start(argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
-	// Holding the lock, an exit cannot be collected before its owner is known.
+	// While the lock is held, an exit cannot be collected before its owner is
+	// known.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pid, err := syscall.ForkExec(argv[0], argv, attr)

@@ -4,18 +4,19 @@ package program
 
 import "sort"
 
-// User is who runs everything that is not the agent's own.
+// User is the user that a program runs as.
 type User struct {
 	UID, GID int
 	Name     string
 	Home     string
 }
 
-// Root is who runs what a caller wants to run with every privilege of the
-// machine. The machine is the boundary.
+// Root is for programs that a caller runs with every privilege in the machine.
+// The machine is the boundary.
 var Root = User{Name: "root", Home: "/root"}
 
-// Environment is what every program starts with, under the session's own.
+// Environment is what every program starts with; the session's variables
+// override the usual ones.
 func Environment(user User, session map[string]string) []string {
 	env := map[string]string{
 		"HOME":    user.Home,
@@ -41,7 +42,8 @@ func Pairs(env map[string]string) []string {
 	return out
 }
 
-// Defaults are what a session gives every program that asks for nothing else.
+// Defaults are what a program gets from the session unless its request says
+// otherwise.
 type Defaults struct {
 	Env           map[string]string
 	MemoryBytes   int64 // for a program and all that it starts; 0 = as much as there is

@@ -1,5 +1,5 @@
-// Package session is what the agent does for the host of the moment: it
-// applies the host's greeting and hands requests to those who fulfil them.
+// Package session serves the connected host: it applies the host's greeting and
+// passes each request to the package that serves its method.
 package session
 
 import (
@@ -31,11 +31,11 @@ type hello struct {
 	network     *network
 }
 
-// network is what a host grants beside the loopback.
+// network is what a host grants in addition to the loopback.
 type network struct {
-	// Authorities is PEM: whom the host trusts beside everybody's authorities.
+	// Authorities are certificate authorities of the host's own, as PEM.
 	Authorities string `json:"authorities"`
-	// Env tells programs about them.
+	// Env are the variables that make programs use them.
 	Env map[string]string `json:"env"`
 }
 
@@ -57,7 +57,7 @@ type greeted struct {
 	Network *network `json:"network"`
 }
 
-// usual reads a greeting that sets no environment and grants no network.
+// usual reads a greeting without environment and network.
 func (raw *greeted) usual(payload []byte) bool {
 	return flat.Members(payload, func(key string, v flat.Value) bool {
 		switch key {
@@ -156,7 +156,7 @@ type greeting struct {
 	Agent        string        `json:"agent"`
 }
 
-// acknowledged says of each part of the host's greeting whether it holds now.
+// acknowledged says which parts of the host's greeting were applied.
 type acknowledged struct {
 	Clock     bool `json:"clock"`
 	Entropy   bool `json:"entropy"`

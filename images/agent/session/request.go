@@ -6,13 +6,13 @@ import (
 	"fmt"
 )
 
-// methodOf reads the method of a request and, where the host wrote that first
-// as it does, nothing else: what serves the method reads the rest, once.
+// methodOf reads only the method of a request, which the host writes first: the
+// package that serves the method decodes the whole request, once.
 func methodOf(payload []byte) (string, error) {
 	start := []byte(`{"method":"`)
 	if bytes.HasPrefix(payload, start) {
 		method, _, ended := bytes.Cut(payload[len(start):], []byte(`"`))
-		if string(method) == "exec" { // nearly always, so without a copy
+		if string(method) == "exec" { // nearly always: avoid the copy
 			return "exec", nil
 		}
 		if ended && bytes.IndexByte(method, '\\') < 0 {

@@ -32,8 +32,8 @@ type Session struct {
 	version string
 	kernel  string
 	build   bool // the machine is being made into a template
-	served  bool // it has been somebody's
-	unique  bool // its generators are its own, and nobody has used them
+	served  bool // it has had a session
+	unique  bool // its random generators have fresh entropy, and no user code has run
 }
 
 // New returns a session that no host has greeted.
@@ -46,15 +46,15 @@ func New(runner *interpreter.Runner, spawner *process.Spawner, files *files.Serv
 	return s
 }
 
-// Announcement is the greeting of a guest that has just booted.
+// Announcement is the guest's HELLO after a boot.
 func (s *Session) Announcement() any { return s.greeting() }
 
 func (s *Session) greeting() greeting {
 	return greeting{Protocol: protocol, Ready: true, Languages: s.runner.Languages(), Kernel: s.kernel, Agent: s.version}
 }
 
-// Hello makes this machine what the host says it is. Each part is acknowledged
-// for itself, and truthfully: the host destroys a machine that lacks one.
+// Hello applies the host's greeting. It acknowledges each part separately: the
+// host destroys a machine that lacks one.
 func (s *Session) Hello(payload []byte) (any, error) {
 	h, err := parseHello(payload)
 	if err != nil {
@@ -67,8 +67,8 @@ func (s *Session) Hello(payload []byte) (any, error) {
 		return err == nil
 	}
 	if h.purpose == "wake" {
-		// It is the machine that it was, and its interpreters go on with the
-		// numbers they had; only time has passed.
+		// The machine is the same as before and its interpreters keep their
+		// random numbers; only time has passed.
 		g := s.greeting()
 		g.Acknowledged = &acknowledged{
 			Entropy: did("entropy", identity.AddEntropy(h.entropy)),
@@ -79,19 +79,19 @@ func (s *Session) Hello(payload []byte) (any, error) {
 		return g, nil
 	}
 	s.build = h.purpose == "build"
-	// What rehearsed was given entropy of its own then, of which nothing was drawn.
+	// A rehearsal was given entropy of its own, which no user code has used.
 	keeps := h.purpose == "claim"
 	if keeps && !s.unique {
 		return nil, errors.New("a claim of what was not rehearsed")
 	}
 	s.unique = h.purpose == "rehearsal"
-	// Entropy first: nothing may run that could still see the template's.
+	// Entropy first: nothing may run that could still use the template's.
 	ack := acknowledged{
 		Entropy:   did("entropy", identity.AddEntropy(h.entropy)),
 		Clock:     did("clock", identity.SetClock(h.clock)),
 		Hostname:  did("hostname", identity.SetHostname(h.hostname)),
 		MachineID: did("machine id", identity.SetMachineID(boot.MachineID, h.machineID)),
-		Env:       true, // held by the runner, given to whatever runs
+		Env:       true, // the runner adds it to everything that runs
 	}
 	ack.Limits = did("limits", s.runner.Greet(interpreter.Session{
 		Defaults: program.Defaults{
@@ -105,8 +105,8 @@ func (s *Session) Hello(payload []byte) (any, error) {
 		Unique:    keeps,
 	}))
 	ack.Network = did("network", s.connect(h.network))
-	// What another session changed, from which this one goes on, is none of it;
-	// nor is what was just done for a way out.
+	// Changes of an earlier session, from which this one continues, do not
+	// count; nor do those that the network just made.
 	if s.served || h.network != nil {
 		s.changes.Start()
 	}
@@ -116,7 +116,7 @@ func (s *Session) Hello(payload []byte) (any, error) {
 	return g, nil
 }
 
-// connect opens the way out, if the host grants one.
+// connect connects the guest to the network, if the host grants that.
 func (s *Session) connect(granted *network) error {
 	if granted == nil {
 		return nil
@@ -128,7 +128,7 @@ func (s *Session) connect(granted *network) error {
 	return s.gateway.Open()
 }
 
-// Open takes a request. What serves the method reads the rest of it.
+// Open passes a request to the package that serves its method.
 func (s *Session) Open(stream *channel.Stream, payload []byte) error {
 	method, err := methodOf(payload)
 	if err != nil {
@@ -157,7 +157,7 @@ func (s *Session) Open(stream *channel.Stream, payload []byte) error {
 	return nil
 }
 
-// network opens the way out for a session that was greeted without one.
+// network connects a session that was greeted without a network.
 func (s *Session) network(stream *channel.Stream, payload []byte) error {
 	granted, err := decodeNetwork(payload)
 	if err != nil {
@@ -171,7 +171,7 @@ func (s *Session) network(stream *channel.Stream, payload []byte) error {
 	return nil
 }
 
-// seal ends the making of a template: what is true now is true for each clone.
+// seal brings a template into the state in which each clone starts.
 func (s *Session) seal(stream *channel.Stream, payload []byte) error {
 	if err := decode(payload, &struct{}{}); err != nil {
 		return stream.Invalid(err)
