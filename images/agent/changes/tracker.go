@@ -95,7 +95,7 @@ func (t *Tracker) Open(s *channel.Stream, method string, payload []byte) error {
 	}
 	m, known := t.Find(r.Since)
 	if !known {
-		s.Reset("invalid", "the mark is not kept any more")
+		s.Reset("invalid", "the mark is no longer kept")
 		return nil
 	}
 	go func() { // ends with the answer; if the host leaves, sending fails

@@ -291,7 +291,7 @@ func (s *Stream) deliver(f *Frame) error {
 		s.credited.Broadcast()
 		s.conn.mu.Unlock()
 		if over {
-			return broken("stream %d is granted too much", s.id)
+			return broken("stream %d gets too much credit", s.id)
 		}
 	case Note:
 		if s.receiver != nil {

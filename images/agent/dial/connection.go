@@ -47,7 +47,7 @@ func Decode(payload []byte) (*Request, error) {
 		return nil, fmt.Errorf("there is no port %d", r.Port)
 	}
 	if r.TimeoutMs < 0 {
-		return nil, fmt.Errorf("a negative time")
+		return nil, fmt.Errorf("the time is negative")
 	}
 	return r, nil
 }

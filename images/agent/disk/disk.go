@@ -35,7 +35,7 @@ func (d *Disk) Reserve(bytes int64) error {
 		return nil
 	}
 	if err := unix.Unlinkat(d.Root, filler, 0); err != nil && err != unix.ENOENT {
-		return fmt.Errorf("giving reserved space back: %w", err)
+		return fmt.Errorf("freeing reserved space: %w", err)
 	}
 	d.reserved = false
 	d.allowed.Store(0)

@@ -104,7 +104,7 @@ func (f *flow) Reset() {
 
 // abort ends a flow that the program has aborted.
 func (f *flow) abort() {
-	f.stream.Reset("closed", "the connection was given up")
+	f.stream.Reset("closed", "the program aborted the connection")
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dead = true

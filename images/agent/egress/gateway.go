@@ -291,7 +291,7 @@ func (g *Gateway) abandon(f *flow) {
 	g.finish(f)
 	g.mu.Unlock()
 	if !joined {
-		f.stream.Reset("failed", "the connection was given up")
+		f.stream.Reset("failed", "the connection was not used in time")
 	}
 }
 

@@ -66,7 +66,7 @@ func TestEvidenceOfADeath(t *testing.T) {
 	}
 }
 
-func TestLimitsThatWereMet(t *testing.T) {
+func TestLimitsThatWereHit(t *testing.T) {
 	quiet := cgroup.Counters{CPUMicros: 1000, PeakBytes: 5, MaxBytes: 100, MaxTasks: 64}
 	cases := []struct {
 		name  string
@@ -99,7 +99,7 @@ func TestUsageThatIsUnknownIsNull(t *testing.T) {
 	}
 }
 
-// What the evidence writes by itself must be what its fields' tags say.
+// AppendJSON must write what encoding/json would.
 func TestEvidenceIsItsJSON(t *testing.T) {
 	code, signal, path, cpu, peak := 137, "SIGKILL", "/x/1.stdout", 12.345, int64(1<<40)
 	plain := Evidence{State: "kept"}
@@ -123,7 +123,7 @@ func TestEvidenceIsItsJSON(t *testing.T) {
 	}
 }
 
-// The quick way must read what the thorough one reads.
+// usual must read what encoding/json would.
 func TestUsualEvidence(t *testing.T) {
 	e := &Evidence{}
 	if !e.usual([]byte(`{"exitCode":3,"exception":null,"commands":[],"result":null}`)) || *e.ExitCode != 3 {

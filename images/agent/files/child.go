@@ -51,7 +51,7 @@ func Child(args []string) error {
 		}
 	}
 	if err := unix.Chdir("/"); err != nil {
-		return fmt.Errorf("leaving for the root: %w", err)
+		return fmt.Errorf("entering the root directory: %w", err)
 	}
 	if err := unix.SetNonblock(linkFD, true); err != nil {
 		return fmt.Errorf("preparing the link: %w", err)

@@ -82,13 +82,13 @@ func (r *Request) check() error {
 		return errors.New("a path is empty")
 	}
 	if strings.ContainsRune(string(r.Path)+string(r.To), 0) {
-		return errors.New("a path holds a NUL")
+		return errors.New("a path contains a NUL")
 	}
 	if r.User != "" && r.User != "user" && r.User != "root" {
 		return fmt.Errorf("no user %q", r.User)
 	}
 	if r.Offset < 0 || r.Length != nil && *r.Length < 0 {
-		return errors.New("a negative offset or length")
+		return errors.New("the offset or the length is negative")
 	}
 	return nil
 }

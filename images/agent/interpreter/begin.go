@@ -79,7 +79,7 @@ func (i *interpreter) begin(e *execution) {
 		return
 	}
 	if err != nil {
-		i.fail("handing over the execution: " + err.Error())
+		i.fail("sending the execution: " + err.Error())
 		return
 	}
 	p.used = true
@@ -155,7 +155,7 @@ func (i *interpreter) order(s settings, code []byte, sequence int) ([]byte, erro
 // execution that came with fresh entropy.
 func (i *interpreter) acknowledged(reseeded bool) {
 	if !reseeded {
-		i.fail("the interpreter did not take fresh entropy")
+		i.fail("the interpreter did not use fresh entropy")
 		return
 	}
 	i.current.timer.Stop()

@@ -112,12 +112,12 @@ func (e *execution) feed(s *slot) error {
 			if len(p.payload) == 0 {
 				continue
 			}
-			return &inputError{names[p.input] + " goes on after its end"}
+			return &inputError{names[p.input] + " continues after its end"}
 		}
 		e.received[p.input] += int64(len(p.payload))
 		if want := declared[p.input]; want != nil &&
 			(e.received[p.input] > *want || p.last && e.received[p.input] < *want) {
-			return &inputError{fmt.Sprintf("%s has not the declared %d bytes", names[p.input], *want)}
+			return &inputError{fmt.Sprintf("%s does not have the declared %d bytes", names[p.input], *want)}
 		}
 		if e.received[0] > maxCode {
 			return &inputError{"the code is too large"}

@@ -8,7 +8,7 @@ import (
 	"exec-sandbox/agent/evidence"
 )
 
-func TestTimeLimitThatWasMet(t *testing.T) {
+func TestTimeLimitThatWasHit(t *testing.T) {
 	timeout := int64(500)
 	x := execution{request: &Request{TimeoutMs: &timeout}, started: true, timedOut: true, began: time.Now().Add(-time.Second)}
 	e := &evidence.Evidence{}

@@ -64,7 +64,7 @@ func (i *interpreter) launch(session *Session) (p *process, err error) {
 		return p, fmt.Errorf("opening its output: %w", err)
 	}
 	if err := unix.Fchown(p.base, user.UID, user.GID); err != nil {
-		return p, fmt.Errorf("handing over its directory: %w", err)
+		return p, fmt.Errorf("changing the owner of its directory: %w", err)
 	}
 	group, err := i.runner.config.Group(name)
 	if err != nil {

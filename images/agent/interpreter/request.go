@@ -91,7 +91,7 @@ func (r *Request) check() error {
 			return fmt.Errorf("%q cannot name an environment variable", name)
 		}
 		if strings.ContainsRune(value, 0) {
-			return fmt.Errorf("the environment variable %q holds a NUL", name)
+			return fmt.Errorf("the environment variable %q contains a NUL", name)
 		}
 	}
 	if r.Cwd != nil && (*r.Cwd == "" || strings.ContainsRune(*r.Cwd, 0)) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The quick way must read what the thorough one reads.
+// usual must read what encoding/json would.
 func TestUsualRequests(t *testing.T) {
 	text := `{"method":"exec","language":"python","codeBytes":8,"stdinBytes":0,"cwd":"/tmp","timeoutMs":30000,"memoryBytes":1048576,` +
 		`"outputBytes":1048576,"keep":true,"rehearsal":true}`

@@ -19,8 +19,8 @@ import (
 	"exec-sandbox/agent/program"
 )
 
-// script is an interpreter of shell code that keeps to the protocol. It stands
-// in for the real ones, which belong to the image.
+// script is an interpreter of shell code that implements the protocol, in place
+// of the image's interpreters.
 const script = `
 exec 8<>"$1/in" 9<>"$1/out"
 trap : INT
@@ -43,7 +43,7 @@ while :; do
 done
 `
 
-// plain is a group made of a session of processes, without any counting.
+// plain is a group that is a session of processes, without counters.
 type plain struct{ pid string }
 
 func (p *plain) Procs() string               { return p.pid }
@@ -70,7 +70,7 @@ func (p *plain) Signal(sig syscall.Signal) {
 	}
 }
 
-// machine is a runner with its channel, and the host at the other end.
+// machine is a runner and its channel, with a host at the other end.
 type machine struct {
 	t      *testing.T
 	runner *Runner
@@ -80,7 +80,7 @@ type machine struct {
 	next   uint32
 }
 
-// opener hands every request to the runner, as the session does.
+// opener passes every request to the runner, as the session does.
 type opener struct{ runner *Runner }
 
 func (o opener) Hello([]byte) (any, error) {
@@ -112,7 +112,7 @@ func start(t *testing.T) *machine {
 		User:         program.User{UID: os.Getuid(), GID: os.Getgid(), Name: "user", Home: root},
 		Interpreters: []Interpreter{{Name: "bash", Argv: []string{"/bin/bash", source}, Shell: true}},
 		Reaper:       reaper,
-		// It stands in for the launcher.
+		// In place of the launcher.
 		Command: func(procs string, argv []string) []string {
 			return append([]string{"/bin/sh", "-c", `echo $$ >"$0"; exec "$@"`, procs}, argv...)
 		},
@@ -203,7 +203,7 @@ func (m *machine) open(code, stdin, more string) uint32 {
 	return id
 }
 
-// outcome is all that an execution sent.
+// outcome is everything that an execution sent.
 type outcome struct {
 	stdout, stderr string
 	started        bool
@@ -258,9 +258,9 @@ func TestExecutions(t *testing.T) {
 		t.Errorf("got %+v", first)
 	}
 	if got := m.run(`sleep 0.1`, "", ""); !got.started {
-		t.Errorf("the host was not told that it began: %+v", got)
+		t.Errorf("the host does not know that it began: %+v", got)
 	}
-	// It has run, though there is no end to say so.
+	// It has run, although no END says so.
 	if got := m.run(`echo "done $n" >&9; sleep 0.1`, "", ""); !got.started || !strings.Contains(got.reset, "no evidence") {
 		t.Errorf("no evidence: got %+v", got)
 	}
@@ -279,7 +279,7 @@ func TestExecutions(t *testing.T) {
 	}
 }
 
-func TestLargeInputLiesOnTheDisk(t *testing.T) {
+func TestLargeInputIsOnTheDisk(t *testing.T) {
 	m := start(t)
 	id := m.next
 	m.next += 2
@@ -297,7 +297,7 @@ func TestLargeInputLiesOnTheDisk(t *testing.T) {
 	}
 	m.run(":", "", "")
 	if left, _ := filepath.Glob(m.root + "/spill/*"); len(left) > 0 {
-		t.Errorf("%v stays behind", left)
+		t.Errorf("%v is left behind", left)
 	}
 }
 
@@ -338,7 +338,7 @@ func TestOneAtATimeInOrder(t *testing.T) {
 	}
 }
 
-func TestTimeLimitAndCancelKeepAnInterpreterThatHeedsThem(t *testing.T) {
+func TestTimeLimitAndCancelKeepAnInterpreterThatStops(t *testing.T) {
 	m := start(t)
 	m.run(`x=1`, "", "")
 	got := m.run(`sleep 30; echo $?`, "", `,"timeoutMs":200`)
@@ -355,7 +355,7 @@ func TestTimeLimitAndCancelKeepAnInterpreterThatHeedsThem(t *testing.T) {
 	}
 }
 
-func TestTimeLimitEndsAnInterpreterThatDoesNot(t *testing.T) {
+func TestTimeLimitKillsAnInterpreterThatDoesNotStop(t *testing.T) {
 	m := start(t)
 	m.run(`x=1`, "", "")
 	began := time.Now()
@@ -371,7 +371,7 @@ func TestTimeLimitEndsAnInterpreterThatDoesNot(t *testing.T) {
 	}
 }
 
-func TestDeathIsTold(t *testing.T) {
+func TestDeathIsReported(t *testing.T) {
 	m := start(t)
 	if got := m.run(`echo out; sleep 100 & exit 6`, "", ""); got.code() != 6 || got.end.State != "reset" || got.stdout != "out\n" || got.end.Signal != nil {
 		t.Errorf("got %+v", got)
@@ -379,13 +379,14 @@ func TestDeathIsTold(t *testing.T) {
 	if got := m.run(`kill -9 $$`, "", ""); got.code() != 137 || *got.end.Signal != "SIGKILL" || len(got.end.Limits) != 0 {
 		t.Errorf("got %+v", got)
 	}
-	// A death between executions is told with the next one.
+	// A death between executions is reported by the next one.
 	m.run(`(sleep 0.1; kill -9 $$) &`, "", "")
 	time.Sleep(300 * time.Millisecond)
 	if got := m.run(`:`, "", ""); got.end.State != "reset" {
 		t.Errorf("got %+v", got)
 	}
-	// One that takes input of the next one with it leaves the host free to ask again.
+	// If input of the next execution is lost with it, the host may send that
+	// again.
 	m.run(`(sleep 0.1; kill -9 $$) &`, "", "")
 	id := m.next
 	m.next += 2
@@ -398,7 +399,7 @@ func TestDeathIsTold(t *testing.T) {
 	}
 }
 
-func TestAnInterpreterThatKeepsOldEntropyRunsNothing(t *testing.T) {
+func TestAnInterpreterWithOldEntropyRunsNothing(t *testing.T) {
 	m := start(t)
 	if err := os.WriteFile(m.root+"/run/bash-1/stale", nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -432,7 +433,7 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-func TestNothingStaysBehind(t *testing.T) {
+func TestNothingIsLeftBehind(t *testing.T) {
 	m := start(t)
 	for i := 0; i < 5; i++ {
 		m.run(`touch "$d/more"; mkdir "$d/dir"`, "", "")
@@ -444,6 +445,6 @@ func TestNothingStaysBehind(t *testing.T) {
 	}
 	left, _ := filepath.Glob(m.root + "/run/*/[0-9]*")
 	if len(left) != 1 { // the prepared one
-		t.Errorf("%v stay behind", left)
+		t.Errorf("%v are left behind", left)
 	}
 }

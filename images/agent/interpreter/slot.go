@@ -74,7 +74,7 @@ func (s *slot) prepare(user program.User) (err error) {
 	}
 	// Last, so that user code could not have put anything there.
 	if err := quick.Chown(s.directory, "", user.UID, user.GID); err != nil {
-		return fmt.Errorf("handing over its directory: %w", err)
+		return fmt.Errorf("changing the owner of its directory: %w", err)
 	}
 	return nil
 }
@@ -196,7 +196,7 @@ func makeFIFO(directory int, name string, user program.User) error {
 		return fmt.Errorf("making the FIFO %s: %w", name, err)
 	}
 	if err := quick.Chown(directory, name, user.UID, user.GID); err != nil {
-		return fmt.Errorf("handing over the FIFO %s: %w", name, err)
+		return fmt.Errorf("changing the owner of the FIFO %s: %w", name, err)
 	}
 	return nil
 }

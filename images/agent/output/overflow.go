@@ -39,7 +39,7 @@ func OpenDirectory(path string, uid, gid int, on *disk.Disk) (*Directory, error)
 		return nil, fmt.Errorf("opening %s: %w", path, err)
 	}
 	if err := unix.Fchown(fd, uid, gid); err != nil {
-		return nil, fmt.Errorf("handing over %s: %w", path, err)
+		return nil, fmt.Errorf("changing the owner of %s: %w", path, err)
 	}
 	return &Directory{disk: on, path: path, fd: fd}, nil
 }

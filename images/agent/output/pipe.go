@@ -151,7 +151,7 @@ func (p *Pipe) look() (int, error) {
 	return p.forward(bufferSize)
 }
 
-// wait returns when there is something to read or nobody left to write, or
+// wait returns when there is something to read or no writer left, or
 // false when the pipe was closed.
 func (p *Pipe) wait() bool {
 	p.mu.Lock()

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestPipeOutlivesWhatItIsTheOutputOf(t *testing.T) {
+func TestPipeOutlivesItsProgram(t *testing.T) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
 		t.Fatal(err)
@@ -21,7 +21,7 @@ func TestPipeOutlivesWhatItIsTheOutputOf(t *testing.T) {
 	}
 	p.Drain(func(payload []byte) { after.Write(payload) })
 	p.Start()
-	// A child that lives on can write as much as it likes.
+	// A child that lives on can write any amount.
 	for left := make([]byte, 3_000_000); len(left) > 0; {
 		n, err := unix.Write(ends[1], left)
 		if err != nil {

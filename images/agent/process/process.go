@@ -238,7 +238,7 @@ func (p *process) open(user program.User) (theirs []int, err error) {
 		// The user must own it to open /dev/stdout by its name.
 		if err := unix.Fchown(other, user.UID, user.GID); err != nil {
 			_ = unix.Close(ours)
-			return theirs, fmt.Errorf("handing over a pipe: %w", err)
+			return theirs, fmt.Errorf("changing the owner of a pipe: %w", err)
 		}
 		if sub == channel.Stdin {
 			go p.input.write(os.NewFile(uintptr(ours), "stdin"), false) // ended by stop, and closes it

@@ -58,7 +58,7 @@ func Decode(payload []byte) (*Request, error) {
 		return nil, fmt.Errorf("reading the request: %w", err)
 	}
 	if (r.Argv == nil) == (r.Shell == nil) {
-		return nil, fmt.Errorf("either argv or shell is needed")
+		return nil, fmt.Errorf("exactly one of argv and shell is needed")
 	}
 	if r.Shell != nil {
 		r.Argv = []string{"/bin/bash", "-c", *r.Shell}
@@ -68,7 +68,7 @@ func Decode(payload []byte) (*Request, error) {
 	}
 	for _, word := range r.Argv {
 		if strings.ContainsRune(word, 0) {
-			return nil, fmt.Errorf("an argument holds a NUL")
+			return nil, fmt.Errorf("an argument contains a NUL")
 		}
 	}
 	if r.Cwd != nil && (!strings.HasPrefix(*r.Cwd, "/") || strings.ContainsRune(*r.Cwd, 0)) {
@@ -79,7 +79,7 @@ func Decode(payload []byte) (*Request, error) {
 			return nil, fmt.Errorf("%q cannot name an environment variable", name)
 		}
 		if strings.ContainsRune(value, 0) {
-			return nil, fmt.Errorf("the environment variable %q holds a NUL", name)
+			return nil, fmt.Errorf("the environment variable %q contains a NUL", name)
 		}
 	}
 	if r.User != "user" && r.User != "root" {
@@ -92,7 +92,7 @@ func Decode(payload []byte) (*Request, error) {
 	}
 	if r.TimeoutMs != nil && *r.TimeoutMs < 1 || r.MemoryBytes != nil && *r.MemoryBytes < 1 || r.Processes != nil && *r.Processes < 1 ||
 		r.OutputBytes != nil && *r.OutputBytes < 0 {
-		return nil, fmt.Errorf("a limit is less than it can be")
+		return nil, fmt.Errorf("a limit is too small")
 	}
 	return r, nil
 }

@@ -35,7 +35,7 @@ func openTerminal(uid int, s size) (master, slave int, err error) {
 	slave = int(fd)
 	if err := unix.Fchown(slave, uid, ttyGroup); err != nil {
 		_ = unix.Close(slave)
-		return -1, -1, fmt.Errorf("handing over the terminal: %w", err)
+		return -1, -1, fmt.Errorf("changing the owner of the terminal: %w", err)
 	}
 	return master, slave, nil
 }

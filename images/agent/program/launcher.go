@@ -39,7 +39,7 @@ func ParseFailure(text []byte) *Failure {
 	if len(text) == 0 {
 		return nil
 	}
-	f := &Failure{Kind: FailedSetup, Message: "the launcher said what nobody understands"}
+	f := &Failure{Kind: FailedSetup, Message: "unknown report of the launcher"}
 	head, about := text, []byte(nil)
 	if at := bytes.IndexByte(text, 0); at >= 0 {
 		head, about = text[:at], text[at+1:]

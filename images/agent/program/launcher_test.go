@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// launch runs the launcher without what takes privileges.
+// launch runs the launcher without what needs privileges.
 func launch(t *testing.T) func(cwd string, argv ...string) *Failure {
 	t.Helper()
 	compiler, err := exec.LookPath("gcc")
@@ -42,7 +42,7 @@ func launch(t *testing.T) func(cwd string, argv ...string) *Failure {
 	}
 }
 
-func TestFailuresThatNobodyUnderstands(t *testing.T) {
+func TestUnknownFailures(t *testing.T) {
 	for _, text := range []string{"x", "?1\x00", "nx\x00", "\x00"} {
 		if f := ParseFailure([]byte(text)); f == nil || f.Kind != FailedSetup {
 			t.Errorf("%q: got %+v", text, f)

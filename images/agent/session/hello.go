@@ -110,7 +110,7 @@ func parseHello(payload []byte) (*hello, error) {
 	switch raw.Purpose {
 	case "build", "rehearsal", "claim", "session", "wake":
 	default:
-		return nil, fmt.Errorf("purpose %q", raw.Purpose)
+		return nil, fmt.Errorf("unknown purpose %q", raw.Purpose)
 	}
 	nanoseconds, err := strconv.ParseInt(raw.Clock, 10, 64)
 	if err != nil {
@@ -121,15 +121,15 @@ func parseHello(payload []byte) (*hello, error) {
 		return nil, fmt.Errorf("entropy: %w", err)
 	}
 	if len(entropy) != 64 {
-		return nil, fmt.Errorf("%d bytes of entropy", len(entropy))
+		return nil, fmt.Errorf("%d bytes of entropy, not 64", len(entropy))
 	}
 	for name, value := range raw.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
-			return nil, fmt.Errorf("environment variable %q", name)
+			return nil, fmt.Errorf("invalid environment variable %q", name)
 		}
 	}
 	if l := raw.Limits; l.MemoryBytes < 0 || l.Processes < 0 || l.DiskBytes < 0 || l.FileSize < 0 {
-		return nil, errors.New("a negative limit")
+		return nil, errors.New("a limit is negative")
 	}
 	return &hello{
 		purpose:     raw.Purpose,

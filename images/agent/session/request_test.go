@@ -29,7 +29,7 @@ func TestMethodOf(t *testing.T) {
 	}
 }
 
-// What each execution costs before it is queued.
+// What decoding costs each execution.
 func BenchmarkExec(b *testing.B) {
 	payload := []byte(`{"method":"exec","language":"python","codeBytes":8,"stdinBytes":0,"cwd":"/tmp","timeoutMs":30000,` +
 		`"memoryBytes":1048576,"outputBytes":1048576,"keep":true}`)

@@ -82,7 +82,7 @@ func (s *Session) Hello(payload []byte) (any, error) {
 	// A rehearsal was given entropy of its own, which no user code has used.
 	keeps := h.purpose == "claim"
 	if keeps && !s.unique {
-		return nil, errors.New("a claim of what was not rehearsed")
+		return nil, errors.New("only a machine that was rehearsed can be claimed")
 	}
 	s.unique = h.purpose == "rehearsal"
 	// Entropy first: nothing may run that could still use the template's.
