@@ -47,7 +47,7 @@ func Run() error {
 	if err := loopbackUp(); err != nil {
 		return err
 	}
-	complain()
+	logCrashes()
 	return nil
 }
 

@@ -63,9 +63,9 @@ func standardDescriptors() error {
 	}
 }
 
-// complain makes the console the agent's standard error: the stack trace is the
+// logCrashes makes the console the agent's standard error: the stack trace is the
 // only way to find the cause of a crash. Programs get descriptors of their own.
-func complain() {
+func logCrashes() {
 	fd, err := unix.Open("/dev/console", unix.O_WRONLY|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return // this machine has no console

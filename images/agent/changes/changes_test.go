@@ -312,11 +312,11 @@ func TestRenames(t *testing.T) {
 	must(t, os.Remove(m.at("gone")))
 	m.write("other", "g\n")
 	found, s := m.report(mark)
-	told := map[string]string{}
+	reported := map[string]string{}
 	for name, l := range found {
-		told[name] = fmt.Sprintf("%s %t", l.Kind, l.Content)
+		reported[name] = fmt.Sprintf("%s %t", l.Kind, l.Content)
 		if l.From != nil {
-			told[name] += " " + string(*l.From)
+			reported[name] += " " + string(*l.From)
 		}
 	}
 	want := map[string]string{
@@ -326,8 +326,8 @@ func TestRenames(t *testing.T) {
 		"/image": "deleted true", "/new": "created true",
 		"/gone": "deleted true", "/other": "created true",
 	}
-	if !reflect.DeepEqual(told, want) {
-		t.Errorf("got %v\nwant %v", told, want)
+	if !reflect.DeepEqual(reported, want) {
+		t.Errorf("got %v\nwant %v", reported, want)
 	}
 	if l := found["/\xff\n"]; *l.Old != "a\nb\n" || *l.New != "a\nc\n" {
 		t.Errorf("texts %q and %q", *l.Old, *l.New)

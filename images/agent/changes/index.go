@@ -175,11 +175,11 @@ func tooMuch(fd, depth int) bool {
 	return !all
 }
 
-// machinery is where the agent keeps its files on the disk. Files in there that
-// root does not own are a user's.
-const machinery = "var/lib/exec-sandbox"
+// agentFiles is where the agent keeps its files on the disk. Files in there
+// which root does not own are a user's.
+const agentFiles = "var/lib/exec-sandbox"
 
 func isOurs(at string, e *entry) bool {
-	return e.uid == 0 && len(at) >= len(machinery) && at[:len(machinery)] == machinery &&
-		(len(at) == len(machinery) || at[len(machinery)] == '/')
+	return e.uid == 0 && len(at) >= len(agentFiles) && at[:len(agentFiles)] == agentFiles &&
+		(len(at) == len(agentFiles) || at[len(agentFiles)] == '/')
 }

@@ -39,14 +39,14 @@ type store struct {
 	directory int // on the disk, out of users' reach; -1: there is none
 	room      func() int64
 
-	mu    sync.Mutex
-	users map[version]int  // how many marks need a copy
-	bytes int64            // size of all copies
-	dull  map[version]bool // not text, so not copied
+	mu      sync.Mutex
+	users   map[version]int  // how many marks need a copy
+	bytes   int64            // size of all copies
+	notText map[version]bool // not text, so not copied
 }
 
 func newStore(directory int, room func() int64) *store {
-	return &store{directory: directory, room: room, users: map[version]int{}, dull: map[version]bool{}}
+	return &store{directory: directory, room: room, users: map[version]int{}, notText: map[version]bool{}}
 }
 
 func (v version) name() string { return fmt.Sprintf("%x-%x-%x", v.inode, v.changed, v.size) }
@@ -63,8 +63,8 @@ func (s *store) keep(upper int, candidates []candidate) (kept []version) {
 	if len(candidates) > maxCopies {
 		candidates = candidates[:maxCopies]
 	}
-	if len(s.dull) > 4*maxCopies {
-		s.dull = map[version]bool{}
+	if len(s.notText) > 4*maxCopies {
+		s.notText = map[version]bool{}
 	}
 	room := s.room()
 	var total int64
@@ -72,7 +72,7 @@ func (s *store) keep(upper int, candidates []candidate) (kept []version) {
 		if total += c.size; total > copiedBytes {
 			break
 		}
-		if s.users[c.version] == 0 && (s.dull[c.version] || !s.copy(upper, c, room)) {
+		if s.users[c.version] == 0 && (s.notText[c.version] || !s.copy(upper, c, room)) {
 			continue
 		}
 		s.users[c.version]++
@@ -97,7 +97,7 @@ func (s *store) copy(upper int, c candidate, room int64) bool {
 		return false // it is being written
 	}
 	if !isText(text) {
-		s.dull[c.version] = true
+		s.notText[c.version] = true
 		return false
 	}
 	copied, err := unix.Openat(s.directory, c.name(), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC, 0o600)

@@ -57,8 +57,8 @@ func newTree(root string, fd int, recursive bool) *tree {
 	}
 }
 
-// tell is called with what is found.
-type tell func(kind string, at *watched, name string)
+// reporter is called with what is found.
+type reporter func(kind string, at *watched, name string)
 
 // begin watches the root and everything below.
 func (t *tree) begin() error {
@@ -77,14 +77,14 @@ func (t *tree) begin() error {
 // enter watches a directory and everything below. It adds the watch before the
 // scan, so that nothing made during the scan is missed. It returns false when
 // there are too many directories.
-func (t *tree) enter(parent *watched, name string, told tell) bool {
+func (t *tree) enter(parent *watched, name string, report reporter) bool {
 	if !t.recursive {
 		return true
 	}
 	number, err := unix.InotifyAddWatch(t.fd, string(parent.path(name)), watchedEvents|unix.IN_DONT_FOLLOW|unix.IN_ONLYDIR)
 	if err != nil {
 		if err == unix.ENOSPC {
-			return t.full(told)
+			return t.full(report)
 		}
 		return true // it was removed, or the user may not read it
 	}
@@ -94,24 +94,24 @@ func (t *tree) enter(parent *watched, name string, told tell) bool {
 	}
 	if len(t.numbers) >= t.most {
 		_, _ = unix.InotifyRmWatch(t.fd, uint32(number))
-		return t.full(told)
+		return t.full(report)
 	}
 	d := &watched{parent: parent, name: name, number: int32(number), below: map[string]*watched{}}
 	t.numbers[d.number] = d
 	parent.below[name] = d
-	return t.look(d, told)
+	return t.look(d, report)
 }
 
 // full reports that changes will be missing from now on.
-func (t *tree) full(told tell) bool {
-	if told != nil {
-		told("overflow", t.root, "")
+func (t *tree) full(report reporter) bool {
+	if report != nil {
+		report("overflow", t.root, "")
 	}
 	return false
 }
 
 // look scans a directory: it reports what is in it, and watches what is below.
-func (t *tree) look(d *watched, told tell) bool {
+func (t *tree) look(d *watched, report reporter) bool {
 	flags := unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
 	if d != t.root {
 		flags |= unix.O_NOFOLLOW
@@ -129,10 +129,10 @@ func (t *tree) look(d *watched, told tell) bool {
 			if entry.IsDir() {
 				inner = append(inner, name)
 			}
-			if told == nil || strings.HasPrefix(name, temporary) {
+			if report == nil || strings.HasPrefix(name, temporary) {
 				continue
 			}
-			told("create", d, name)
+			report("create", d, name)
 			if t.fresh < maxScanned {
 				if d.scanned == nil {
 					d.scanned = map[string]bool{}
@@ -148,8 +148,8 @@ func (t *tree) look(d *watched, told tell) bool {
 	_ = file.Close()
 	all := true
 	for _, name := range inner {
-		all = t.enter(d, name, told) && all
-		if !all && told == nil {
+		all = t.enter(d, name, report) && all
+		if !all && report == nil {
 			break
 		}
 	}

@@ -159,10 +159,10 @@ func TestWatchMissesNothingOfAGrowingTree(t *testing.T) {
 			_ = os.Mkdir(filepath.Join(directory, "f"), 0o755)
 		}
 	}()
-	told := map[string]int{}
+	reported := map[string]int{}
 	for over := false; ; {
 		for _, line := range o.seen() {
-			told[line]++
+			reported[line]++
 		}
 		if over {
 			break
@@ -174,12 +174,12 @@ func TestWatchMissesNothingOfAGrowingTree(t *testing.T) {
 		}
 	}
 	for line := range want {
-		if told[line] != 1 {
-			t.Errorf("%q is reported %d times", line, told[line])
+		if reported[line] != 1 {
+			t.Errorf("%q is reported %d times", line, reported[line])
 		}
 	}
-	if len(told) != len(want) {
-		t.Errorf("%d lines are reported, not %d", len(told), len(want))
+	if len(reported) != len(want) {
+		t.Errorf("%d lines are reported, not %d", len(reported), len(want))
 	}
 }
 

@@ -49,7 +49,8 @@ func (n *Name) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Request is OPEN's payload of every method for files. Paths are absolute or relative to the home.
+// Request is OPEN's payload of every method for files. Paths are absolute, or
+// relative to the home directory.
 type Request struct {
 	Method        string  `json:"method"`
 	User          string  `json:"user"` // "root", else the user

@@ -1,4 +1,4 @@
-// Package flat reads and writes the small JSON objects of the hot path.
+// Package flat reads and writes small JSON objects on the hot path.
 //
 // Under emulation, code is translated when it first runs, and a clone has
 // translated little of it. encoding/json, which uses reflection, would be

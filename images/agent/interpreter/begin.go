@@ -32,7 +32,7 @@ func (i *interpreter) begin(e *execution) {
 		processes = *e.request.Processes
 	}
 	if memory != session.MemoryBytes || processes != session.Processes {
-		i.runner.outOfLine()
+		i.runner.noteOwnLimits()
 	}
 	e.fileSize = session.FileSizeBytes
 	if e.request.FileSizeBytes != nil {
@@ -70,9 +70,9 @@ func (i *interpreter) begin(e *execution) {
 	if err == nil {
 		err = p.order(line)
 	}
-	if report := i.crowded(err); report != nil {
+	if report := i.diskFull(err); report != nil {
 		i.runner.config.Changes.Drop(e.mark)
-		e.rest()
+		e.endOverflow()
 		e.stream.End(report)
 		i.running.discard()
 		i.current, i.running = nil, nil
@@ -100,10 +100,10 @@ func (i *interpreter) begin(e *execution) {
 	})
 }
 
-// crowded is the evidence of an execution that could not begin because users
+// diskFull is the evidence of an execution that could not begin because users
 // have filled the file system that its input goes to; nil for any other error,
 // or none.
-func (i *interpreter) crowded(err error) *evidence.Evidence {
+func (i *interpreter) diskFull(err error) *evidence.Evidence {
 	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return nil
 	}
@@ -204,12 +204,12 @@ func (i *interpreter) live(e *execution, s *slot, wait time.Duration) {
 // its output limit if the host wants that.
 func (i *interpreter) watch(e *execution, sub byte, o *output.Overflow) func(payload []byte) {
 	var total int64
-	told := e.request.OutputBytes == nil || !e.request.OutputFail
+	noticed := e.request.OutputBytes == nil || !e.request.OutputFail
 	return func(payload []byte) {
 		o.Write(payload)
 		total += int64(len(payload))
-		if !told && total > *e.request.OutputBytes {
-			told = true
+		if !noticed && total > *e.request.OutputBytes {
+			noticed = true
 			i.post(func() {
 				if i.current == e && e.interrupted.IsZero() {
 					i.interrupt()
@@ -223,10 +223,10 @@ func (i *interpreter) watch(e *execution, sub byte, o *output.Overflow) func(pay
 // direct connects the outputs of an execution to its stream.
 func (i *interpreter) direct(e *execution, s *slot) {
 	for n, name := range [...]string{"stdout", "stderr"} {
-		e.kept[n] = i.runner.config.Outputs.Overflow(e.stream.ID(), name, e.request.OutputBytes, e.request.Keep)
+		e.overflow[n] = i.runner.config.Outputs.Overflow(e.stream.ID(), name, e.request.OutputBytes, e.request.Keep)
 	}
-	s.stdout.Drain(i.watch(e, channel.Stdout, e.kept[0]))
-	s.stderr.Drain(i.watch(e, channel.Stderr, e.kept[1]))
+	s.stdout.Drain(i.watch(e, channel.Stdout, e.overflow[0]))
+	s.stderr.Drain(i.watch(e, channel.Stderr, e.overflow[1]))
 }
 
 func merge(base, over map[string]string) map[string]string {

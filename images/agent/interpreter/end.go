@@ -25,7 +25,7 @@ func (i *interpreter) interrupt() {
 	asked := map[int]string{}
 	p.group.Interrupt(asked)
 	i.nudge(e, p, asked)
-	i.onceOver(e.grace, func() {
+	i.afterGrace(e.grace, func() {
 		if i.current == e {
 			p.kill()
 		}
@@ -83,7 +83,7 @@ func (i *interpreter) done(said string, held bool) {
 		report.Refusal(i.runner.config.Refusals, e.refused, p.pid)
 	}
 	i.handOver(e, s)
-	report.Rest = e.rest()
+	report.Rest = e.endOverflow()
 	report.Changes = i.runner.config.Changes.Conclude(e.stream, e.mark, e.request.Changes)
 	report.State = "kept"
 	if i.lost {
@@ -123,7 +123,7 @@ func (i *interpreter) done(said string, held bool) {
 // on SIGINT, but not what other executions left running.
 func (i *interpreter) sweepLater(e *execution, p *process) {
 	until := cgroup.BootClock()
-	i.onceOver(e.grace, func() {
+	i.afterGrace(e.grace, func() {
 		if i.process == p {
 			p.group.Sweep(e.beganBoot, until, p.pid)
 		}

@@ -41,7 +41,7 @@ type execution struct {
 	fileSize    int64  // its limit, bytes; 0 = none
 	wasFull     bool   // whether the disk was full before
 	refused     uint64 // how many connections were refused before
-	kept        [2]*output.Overflow
+	overflow    [2]*output.Overflow
 	mark        *changes.Mark // its changes are reported since this
 
 	mu        sync.Mutex
@@ -122,7 +122,7 @@ func (e *execution) feed(s *slot) error {
 		if e.received[0] > maxCode {
 			return &inputError{"the code is too large"}
 		}
-		if err := e.keep(p, s); err != nil {
+		if err := e.store(p, s); err != nil {
 			return fmt.Errorf("writing %s: %w", names[p.input], err)
 		}
 		e.complete[p.input] = p.last
@@ -131,15 +131,15 @@ func (e *execution) feed(s *slot) error {
 	return nil
 }
 
-// keep puts a piece where the interpreter will find it. Short code stays in
+// store puts a piece where the interpreter will find it. Short code stays in
 // memory, for the order; empty stdin needs no file.
-func (e *execution) keep(p piece, s *slot) error {
+func (e *execution) store(p piece, s *slot) error {
 	fd, name, size := &s.code, "code", e.request.CodeBytes
 	if p.input == 1 {
 		fd, name, size = &s.stdin, "stdin", e.request.StdinBytes
 	}
 	if *fd < 0 {
-		if p.input == 0 && len(e.code)+len(p.payload) <= inLine {
+		if p.input == 0 && len(e.code)+len(p.payload) <= maxInOrder {
 			e.code = append(e.code, p.payload...)
 			return nil
 		}
@@ -147,7 +147,7 @@ func (e *execution) keep(p piece, s *slot) error {
 			return nil
 		}
 		var err error
-		if size != nil && *size > inMemory {
+		if size != nil && *size > maxInMemory {
 			*fd, err = s.spill(e.owner.runner.config.Spill, name)
 		} else {
 			*fd, err = s.file(name)
@@ -165,10 +165,10 @@ func (e *execution) keep(p piece, s *slot) error {
 
 func (e *execution) ready() bool { return e.complete[0] && e.complete[1] }
 
-// rest names the files with the part of the outputs that the host does not
-// keep; mostly there are none.
-func (e *execution) rest() *evidence.Rest {
-	return evidence.RestOf(e.kept[0].End(), e.kept[1].End())
+// endOverflow ends both outputs' overflow, and names the files, if there are
+// any.
+func (e *execution) endOverflow() *evidence.Rest {
+	return evidence.RestOf(e.overflow[0].End(), e.overflow[1].End())
 }
 
 // measure adds usage and limits from the counters before and after.

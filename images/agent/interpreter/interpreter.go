@@ -29,8 +29,9 @@ const (
 	maxWait = 100 * time.Millisecond
 	// later is when the pipes of an ended execution are looked at again.
 	later = 20 * time.Millisecond
-	// hopeless is how many starts in a row may fail before executions fail too.
-	hopeless = 3
+	// maxFailedStarts is how many starts in a row may fail before executions
+	// do, too.
+	maxFailedStarts = 3
 )
 
 // interpreter owns one interpreter, starts it again when it dies, and runs its
@@ -92,8 +93,8 @@ func (i *interpreter) after(d time.Duration, f func()) *time.Timer {
 	return time.AfterFunc(d, func() { i.post(f) })
 }
 
-// onceOver runs f on the goroutine after a grace.
-func (i *interpreter) onceOver(grace <-chan struct{}, f func()) {
+// afterGrace runs f on the goroutine after a grace.
+func (i *interpreter) afterGrace(grace <-chan struct{}, f func()) {
 	go func() {
 		<-grace
 		i.post(f)
@@ -177,7 +178,7 @@ func (i *interpreter) advance() {
 		i.current.cancelSeen = true
 		i.interrupt()
 	}
-	if i.process == nil && i.failures >= hopeless {
+	if i.process == nil && i.failures >= maxFailedStarts {
 		for _, e := range i.queue {
 			e.stream.Reset("failed", i.program.Name+" does not start")
 		}
@@ -193,7 +194,7 @@ func (i *interpreter) advance() {
 			continue
 		}
 		if err := i.fill(head); err != nil {
-			if report := i.crowded(err); report != nil {
+			if report := i.diskFull(err); report != nil {
 				head.stream.End(report)
 				i.skip()
 				continue

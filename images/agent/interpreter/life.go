@@ -31,7 +31,7 @@ func (i *interpreter) start() {
 // failed counts a start that failed and plans the next.
 func (i *interpreter) failed(err error) {
 	i.failures++
-	if i.failures == hopeless {
+	if i.failures == maxFailedStarts {
 		i.warmed(fmt.Errorf("%s does not start: %w", i.program.Name, err))
 	}
 	backoff := 100 * time.Millisecond << uint(i.failures)
@@ -60,7 +60,7 @@ func (i *interpreter) died(status syscall.WaitStatus) {
 	p.kill() // its children do not outlive it
 	if e := i.current; e != nil {
 		e.stopTimers()
-		i.fellWith(e, p, status)
+		i.endWithDeath(e, p, status)
 	} else if p.used {
 		i.lost = true
 	}
@@ -77,7 +77,7 @@ func (i *interpreter) died(status syscall.WaitStatus) {
 	}
 	runtime.Gosched()
 	p.close()
-	i.bury(p, 0)
+	i.cleanUp(p, 0)
 	if p.ready {
 		i.start()
 	} else {
@@ -86,14 +86,14 @@ func (i *interpreter) died(status syscall.WaitStatus) {
 	}
 }
 
-func (i *interpreter) fellWith(e *execution, p *process, status syscall.WaitStatus) {
+func (i *interpreter) endWithDeath(e *execution, p *process, status syscall.WaitStatus) {
 	s := i.running
 	i.lost = false
 	defer s.discard() // everything that could still write was killed
 	if i.failure != "" {
 		// Nothing that it wrote can be trusted, so none of it is sent.
 		e.stream.Reset("failed", i.failure)
-		e.rest()
+		e.endOverflow()
 		i.runner.config.Changes.Drop(e.mark)
 		return
 	}
@@ -111,19 +111,19 @@ func (i *interpreter) fellWith(e *execution, p *process, status syscall.WaitStat
 	report.Storage(i.runner.config.Disk, e.fileSize, e.wasFull)
 	report.Refusal(i.runner.config.Refusals, e.refused, p.pid)
 	i.handOver(e, s)
-	report.Rest = e.rest()
+	report.Rest = e.endOverflow()
 	report.Changes = i.runner.config.Changes.Conclude(e.stream, e.mark, e.request.Changes)
 	e.stream.End(report)
 }
 
-// bury frees what a dead interpreter used, once its last process is gone.
-func (i *interpreter) bury(p *process, tries int) {
-	if p.forget() || tries == 200 {
+// cleanUp frees what a dead interpreter used, once its last process is gone.
+func (i *interpreter) cleanUp(p *process, tries int) {
+	if p.remove() || tries == 200 {
 		return
 	}
 	i.after(50*time.Millisecond, func() {
 		p.kill()
-		i.bury(p, tries+1)
+		i.cleanUp(p, tries+1)
 	})
 }
 
@@ -139,6 +139,6 @@ func (i *interpreter) end() {
 		i.process.kill()
 		<-i.process.exit
 		i.process.close()
-		i.process.forget()
+		i.process.remove()
 	}
 }

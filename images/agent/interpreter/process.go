@@ -39,7 +39,7 @@ func (i *interpreter) launch(session *Session) (p *process, err error) {
 		if err != nil {
 			p.close()
 			p.kill()
-			p.forget()
+			p.remove()
 		}
 	}()
 	user := i.runner.config.User
@@ -120,9 +120,9 @@ func (p *process) close() {
 	}
 }
 
-// forget removes the group and the directory of a dead interpreter; false while
+// remove removes the group and the directory of a dead interpreter; false while
 // a process in the group still lives.
-func (p *process) forget() bool {
+func (p *process) remove() bool {
 	if p.group != nil && !p.group.Remove() {
 		return false
 	}

@@ -10,7 +10,7 @@ import (
 	"exec-sandbox/agent/flat"
 )
 
-// maxCode bounds the code of one execution, in bytes; the host has the same limit.
+// maxCode limits the code of one execution, in bytes, as the host does.
 const maxCode = 16 << 20
 
 // Request is OPEN's payload of the method exec.

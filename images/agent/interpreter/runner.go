@@ -55,9 +55,9 @@ type Runner struct {
 	background   output.Background
 	ended        sync.WaitGroup
 
-	mu      sync.Mutex
-	session *Session
-	uneven  bool // an interpreter has other limits than the session
+	mu        sync.Mutex
+	session   *Session
+	ownLimits bool // an interpreter has other limits than the session
 }
 
 // New returns a runner without any process.
@@ -142,15 +142,15 @@ func (r *Runner) Greet(s Session) error {
 	if !s.Unique {
 		s.generation++
 	}
-	holds := !r.uneven && s.MemoryBytes == r.session.MemoryBytes && s.Processes == r.session.Processes
+	same := !r.ownLimits && s.MemoryBytes == r.session.MemoryBytes && s.Processes == r.session.Processes
 	r.session = &s
-	r.uneven = r.uneven && holds
+	r.ownLimits = r.ownLimits && same
 	r.mu.Unlock()
 	r.background.Greeted()
 	if err := r.config.Disk.Reserve(s.DiskBytes); err != nil {
 		return err
 	}
-	if holds {
+	if same {
 		return nil
 	}
 	return r.each(2*time.Second, func(i *interpreter) error {
@@ -161,17 +161,17 @@ func (r *Runner) Greet(s Session) error {
 	})
 }
 
-// outOfLine notes that an interpreter got limits of its own: the next greeting
+// noteOwnLimits notes that an interpreter got limits of its own: the next greeting
 // sets all limits again.
-func (r *Runner) outOfLine() {
+func (r *Runner) noteOwnLimits() {
 	r.mu.Lock()
-	r.uneven = true
+	r.ownLimits = true
 	r.mu.Unlock()
 }
 
-// Offer adds variables to the environment of everything that runs from now on.
+// AddEnv adds variables to the environment of everything that runs from now on.
 // Variables that are already set win.
-func (r *Runner) Offer(env map[string]string) {
+func (r *Runner) AddEnv(env map[string]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := *r.session

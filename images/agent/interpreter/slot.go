@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// inLine is the largest code, in bytes, that may be sent in the order
+	// maxInOrder is the largest code, in bytes, that may be sent in the order
 	// itself; larger code is sent in a file of the slot.
-	inLine = 3 << 10
-	// inMemory is the largest input, in bytes, that is kept on /run; larger
+	maxInOrder = 3 << 10
+	// maxInMemory is the largest input, in bytes, that is kept on /run; larger
 	// ones go to the disk, because the pages of /run cannot be reclaimed.
-	inMemory = 256 << 10
+	maxInMemory = 256 << 10
 	// maxEvidence is how many bytes of evidence an interpreter may leave.
 	maxEvidence = 4 << 20
 )

@@ -12,8 +12,8 @@ import (
 	"exec-sandbox/agent/quick"
 )
 
-// held is how many bytes of an output are kept in memory before a file is made.
-const held = 1 << 20
+// maxHeld is how many bytes of an output are kept in memory before a file is made.
+const maxHeld = 1 << 20
 
 // Directory is the directory for the part of long outputs that the host does
 // not keep.
@@ -89,7 +89,7 @@ func (o *Overflow) Write(payload []byte) {
 	}
 	if o.fd < 0 {
 		o.held = append(o.held, payload...)
-		if o.total <= o.limit && len(o.held) < held {
+		if o.total <= o.limit && len(o.held) < maxHeld {
 			return
 		}
 		payload, o.held = o.held, nil
@@ -102,14 +102,14 @@ func (o *Overflow) Write(payload []byte) {
 			return
 		}
 	}
-	if err := quick.WriteAll(o.fd, payload); err != nil || o.crowds() {
+	if err := quick.WriteAll(o.fd, payload); err != nil || o.diskNearlyFull() {
 		o.giveUp()
 	}
 }
 
-// crowds reports that the rest of the disk is left to users.
-func (o *Overflow) crowds() bool {
-	if o.total-o.checked < held {
+// diskNearlyFull reports that the rest of the disk is left to users.
+func (o *Overflow) diskNearlyFull() bool {
+	if o.total-o.checked < maxHeld {
 		return false
 	}
 	o.checked = o.total

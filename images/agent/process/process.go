@@ -22,8 +22,8 @@ import (
 	"exec-sandbox/agent/refusals"
 )
 
-// dying is how long killed processes may take to end.
-const dying = 5 * time.Second
+// deathWait is how long killed processes may take to end.
+const deathWait = 5 * time.Second
 
 // Spawner starts programs.
 type Spawner struct {
@@ -43,13 +43,13 @@ type Spawner struct {
 // process is one program from OPEN to its end. Everything but what mu guards
 // belongs to the goroutine of run.
 type process struct {
-	spawner *Spawner
-	request *Request
-	stream  *channel.Stream
-	job     *job
-	input   *input
-	outputs []output.Output
-	kept    [2]*output.Overflow // of stdout and stderr
+	spawner  *Spawner
+	request  *Request
+	stream   *channel.Stream
+	job      *job
+	input    *input
+	outputs  []output.Output
+	overflow [2]*output.Overflow // of stdout and stderr
 
 	ended   bool // the host ended it
 	limited bool // its time limit ended it
@@ -131,14 +131,14 @@ func (p *process) run() {
 		p.stream.Reset(code, err.Error())
 		return
 	}
-	defer p.bury()
+	defer p.cleanUp()
 	failure := p.job.started()
 	p.stream.Note(map[string]any{"event": "started", "pid": p.job.pid})
 	for _, o := range p.outputs {
 		o.Start()
 	}
 	if failure != nil {
-		p.fell(failure, <-p.job.exit)
+		p.reportFailure(failure, <-p.job.exit)
 		return
 	}
 	p.finish(p.follow())
@@ -253,15 +253,15 @@ func (p *process) open(user program.User) (theirs []int, err error) {
 // not.
 func (p *process) sink(sub byte) func(payload []byte) {
 	name := [...]string{channel.Stdout: "stdout", channel.Stderr: "stderr"}[sub]
-	kept := p.spawner.Outputs.Overflow(p.stream.ID(), name, p.request.OutputBytes, p.request.Keep)
-	p.kept[sub-channel.Stdout] = kept
+	overflow := p.spawner.Outputs.Overflow(p.stream.ID(), name, p.request.OutputBytes, p.request.Keep)
+	p.overflow[sub-channel.Stdout] = overflow
 	var total int64
-	told := p.request.OutputBytes == nil || !p.request.OutputFail
+	noticed := p.request.OutputBytes == nil || !p.request.OutputFail
 	return func(payload []byte) {
-		kept.Write(payload)
+		overflow.Write(payload)
 		total += int64(len(payload))
-		if !told && total > *p.request.OutputBytes {
-			told = true
+		if !noticed && total > *p.request.OutputBytes {
+			noticed = true
 			p.mu.Lock()
 			p.flood = true
 			p.mu.Unlock()
@@ -279,8 +279,8 @@ func (p *process) close() {
 	}
 }
 
-// fell reports why the program could not be started.
-func (p *process) fell(failure *program.Failure, status syscall.WaitStatus) {
+// reportFailure reports why the program could not be started.
+func (p *process) reportFailure(failure *program.Failure, status syscall.WaitStatus) {
 	p.input.stop()
 	for _, o := range p.outputs {
 		o.Drain(output.Discard)
@@ -400,7 +400,7 @@ func (p *process) finish(status syscall.WaitStatus) {
 	if p.ended || p.limited || p.stopped {
 		p.clear()
 	}
-	ending.Rest = evidence.RestOf(p.kept[0].End(), p.kept[1].End())
+	ending.Rest = evidence.RestOf(p.overflow[0].End(), p.overflow[1].End())
 	ending.Changes = p.spawner.Changes.Conclude(p.stream, p.mark, p.request.Changes)
 	p.stream.End(ending)
 	if p.master != nil {
@@ -410,7 +410,7 @@ func (p *process) finish(status syscall.WaitStatus) {
 
 // clear waits until everything that outlived the program is gone.
 func (p *process) clear() {
-	for until := time.Now().Add(dying); !p.job.gone() && time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
+	for until := time.Now().Add(deathWait); !p.job.gone() && time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
 		select {
 		case <-p.grace:
 			p.grace = nil
@@ -420,8 +420,8 @@ func (p *process) clear() {
 	}
 }
 
-// bury removes the cgroup once its last process is gone.
-func (p *process) bury() {
+// cleanUp removes the cgroup once its last process is gone.
+func (p *process) cleanUp() {
 	for wait := 50 * time.Millisecond; !p.job.remove(); time.Sleep(wait) {
 		if wait < 10*time.Second {
 			wait *= 2

@@ -124,7 +124,7 @@ func (s *Session) connect(granted *network) error {
 	if err := egress.SetTrust(granted.Authorities); err != nil {
 		return err
 	}
-	s.runner.Offer(granted.Env)
+	s.runner.AddEnv(granted.Env)
 	return s.gateway.Open()
 }
 
