@@ -103,7 +103,10 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	spawner := &process.Spawner{Sandbox: sandbox, Disk: space, Refusals: refused, Reaper: reaper, User: user, Defaults: runner.Defaults, Changes: tracker, Outputs: outputs, Log: boot.Log}
+	spawner := &process.Spawner{
+		Sandbox: sandbox, Disk: space, Refusals: refused, Changes: tracker, Outputs: outputs,
+		Reaper: reaper, User: user, Defaults: runner.Defaults, Log: boot.Log,
+	}
 	service := files.New(reaper, user.UID, user.GID, user.Home, boot.Log)
 	if err := service.Start(); err != nil {
 		return err
