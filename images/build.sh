@@ -1,6 +1,6 @@
 #!/bin/bash
-# The parts of an image that need Debian's tools and file ownership. Driven by src/image/Build.ts, which says what
-# each variable holds; runs as root or under fakeroot, and never touches anything outside OUT.
+# The parts of an image that need Debian's tools and file ownership. src/image/Build.ts runs it and explains
+# the arguments. It runs as root or under fakeroot, and changes nothing outside OUT.
 #
 #   build.sh base     ARCH SUITE HOST_ARCH PACKAGES NODE_DIR OUT   → OUT/base.tar  OUT/linux.deb  OUT/packages.tsv
 #   build.sh root     BASE_TAR INTERPRETERS_DIR EPOCH UUID OUT     → OUT/root.erofs
@@ -9,7 +9,7 @@ set -euo pipefail
 export LC_ALL=C.UTF-8 TZ=UTC PATH="$PATH:/usr/sbin:/sbin"
 umask 022
 
-# The caller holds our standard input open. When it dies, however it dies, the whole process group goes with it.
+# The caller keeps our standard input open. However the caller ends, the whole process group ends with it.
 exec 9<&0 </dev/null
 (
   cat <&9 >/dev/null
@@ -21,7 +21,7 @@ trap 'kill "$watcher" 2>/dev/null || true' EXIT
 
 say() { printf 'step: %s\n' "$*"; }
 
-# Where Debian is fetched from, when that was said; otherwise it is mmdebstrap's own default. One sources.list line a suite.
+# Where Debian is fetched from, if that is configured; otherwise mmdebstrap's default is used. One sources.list line a suite.
 sources() {
   local suite=$1 keyring=$2 main=${EXEC_SANDBOX_DEBIAN_MIRROR:-} security=${EXEC_SANDBOX_DEBIAN_SECURITY_MIRROR:-}
   [ -n "$main" ] || return 0
@@ -30,7 +30,7 @@ sources() {
   [ -z "$security" ] || echo "deb [signed-by=$keyring] $security $suite-security main"
 }
 
-# extract ARCH SUITE PACKAGES ROOT [HOOK]: unpacks packages and what they depend on, running nothing of them.
+# extract ARCH SUITE PACKAGES ROOT [HOOK]: unpacks packages and their dependencies, without running any of their scripts.
 extract() {
   local arch=$1 suite=$2 include=$3 root=$4 hook=${5:-true} keyring list
   local -a options=()
@@ -47,12 +47,12 @@ extract() {
     "$suite" "$root" ${list:+-} <<<"$list"
 }
 
-# Packages that others depend on and nobody here needs: git wants them for subcommands that mail or convert histories.
+# Packages that others depend on but that are not needed here: git has them for subcommands that mail or convert histories.
 # perl-base stays, so perl itself runs.
 unwanted=' perl perl-modules-5.40 libperl5.40 liberror-perl libgdbm6t64 libgdbm-compat4t64 debconf media-types '
 
-# remember DEB ROOT: tells dpkg that a package, unpacked in ROOT, is installed, so that apt can add others to it. What the
-# package's scripts would have done is done here or not needed, and a dependency on what is unwanted is left out.
+# remember DEB ROOT: records in dpkg's database that a package, unpacked in ROOT, is installed, so that apt can add others. What
+# the package's scripts would have done is done here or not needed, and dependencies on unwanted packages are left out.
 remember() {
   local deb=$1 root=$2 database=$2/var/lib/dpkg control label part
   control=$(mktemp -d)
@@ -86,7 +86,7 @@ remember() {
     done
   fi >>"$database/status"
   echo >>"$database/status"
-  # Who wants to know when a file of some path is installed, or a package that says so.
+  # The package's triggers: by a path, under which a file is installed, or by a name.
   [ ! -e "$control/triggers" ] || awk -v label="$label" -v triggers="$database/triggers" '
     $1 ~ /^interest/ {
       who = label ($1 ~ /-noawait$/ ? "/noawait" : "")
@@ -97,13 +97,13 @@ remember() {
   rm -rf "$control"
 }
 
-# Runs while the downloaded packages are still there: notes what they are, drops the unwanted ones, and fetches the kernel's
-# package (which is not among the others because it depends on what builds an initramfs).
+# Runs while the downloaded packages are still there: lists them, removes the unwanted ones, and fetches the kernel's package
+# (which is not among the others because it depends on tools that build an initramfs).
 record() {
   local root=$1 out=$2 arch=$3 kernel deb name version
   export APT_CONFIG=$MMDEBSTRAP_APT_CONFIG
   cd "$out"
-  # Without this file dpkg takes the database for one from before there were triggers, and has every trigger of it pending.
+  # Without this file dpkg assumes a database from before there were triggers, and marks every trigger as pending.
   : >"$root/var/lib/dpkg/triggers/Unincorp"
   kernel=$(apt-cache show --no-all-versions "linux-image-cloud-$arch" | sed -n 's/^Depends: \([^ ,]*\).*/\1/p')
   apt-get -qq download "$kernel"
@@ -119,7 +119,7 @@ record() {
   mv linux-image-*.deb linux.deb
 }
 
-# What maintainer scripts would have done, as far as it matters in a machine that lives for minutes.
+# Does what maintainer scripts would have done, as far as it matters in a machine that runs for minutes.
 configure() {
   local root=$1 file path
   cd "$root"
@@ -129,7 +129,7 @@ configure() {
   # Git's servers and mailers.
   rm -f usr/bin/scalar usr/bin/git-shell \
     usr/lib/git-core/{scalar,git-daemon,git-http-backend,git-http-push,git-imap-send,git-shell,git-instaweb,git-send-email}
-  # Licences stay, the rest of the documentation goes.
+  # Keep licences, remove the rest of the documentation.
   find usr/share/doc -type f ! -name copyright -delete
   find usr/share/doc -depth -type d -empty -delete
   find usr/lib/python3* usr/share/python3 -depth -type d \( -name __pycache__ -o -name test -o -name tests \) -exec rm -rf {} +
@@ -171,10 +171,10 @@ configure() {
   find usr/share/ca-certificates -name '*.crt' -printf '%P\n' | sort >etc/ca-certificates.conf
   find usr/share/ca-certificates -name '*.crt' -print0 | sort -z | xargs -0 cat >etc/ssl/certs/ca-certificates.crt
   [ -e usr/lib/ssl/cert.pem ] || [ -L usr/lib/ssl/cert.pem ] || ln -s /etc/ssl/certs/ca-certificates.crt usr/lib/ssl/cert.pem
-  # `pip install` works without asking: there is no distribution's Python to protect in a throw-away machine.
+  # Let `pip install` work without an option: in a throw-away machine there is no distribution's Python to protect.
   rm -f usr/lib/python3.*/EXTERNALLY-MANAGED
 
-  # dpkg knows of the files that are left.
+  # Keep only the remaining files in dpkg's lists.
   for file in var/lib/dpkg/info/*.list; do
     while read -r path; do
       [ ! -e ".$path" ] && [ ! -L ".$path" ] || printf '%s\n' "$path"
@@ -183,12 +183,12 @@ configure() {
   done
 
   find . -xdev -perm /6000 ! -type l -exec chmod ug-s {} +
-  # Only root may chroot; without the cache the loader looks in its built-in directories, which are the right ones.
+  # Only root may chroot; without the cache the loader searches its built-in directories, which are correct.
   ldconfig -r . 2>/dev/null || env -u LD_PRELOAD unshare -r "$(command -v ldconfig)" -r . 2>/dev/null || true
   rm -rf var/cache/ldconfig
 }
 
-# `pip install --user`, `npm install -g` and the user's own programs all meet in ~/.local/bin. NODE_DIR holds the binary
+# `pip install --user`, `npm install -g` and the user's own programs all use ~/.local/bin. NODE_DIR has the binary
 # `node`, its `LICENSE` and the package `npm`.
 node() {
   local root=$1 from=$2 npm=$1/usr/lib/node_modules/npm
@@ -213,8 +213,8 @@ bytecode() {
   local -a jobs=()
   loader=$(echo "$tools"/usr/lib/*-linux-gnu/ld-linux-*.so.*)
   python=$(echo "$tools"/usr/bin/python3.[0-9][0-9])
-  # One process a tree: compileall's own workers would not start under this loader. Vendored files that are no valid Python
-  # are left as they are.
+  # One process a tree: compileall's own workers would not start under this loader. Vendored files that are not valid Python
+  # are skipped.
   for part in "$root"/usr/lib/python3.[0-9]* "$root/usr/lib/python3"; do
     PYTHONHOME="$tools/usr" PYTHONHASHSEED=0 "$loader" --library-path "${loader%/*}" "$python" -S -m compileall \
       -qq -j 1 --invalidation-mode unchecked-hash -s "$root" -p / "$part" &

@@ -1,5 +1,5 @@
-// The agent of an exec-sandbox machine: its first process, and the guest's end
-// of the channel.
+// The agent is the first process of an exec-sandbox machine and the guest's end
+// of the channel to the host.
 package main
 
 import (
@@ -11,13 +11,17 @@ import (
 	"time"
 
 	"exec-sandbox/agent/boot"
+	"exec-sandbox/agent/cgroup"
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
+	"exec-sandbox/agent/disk"
 	"exec-sandbox/agent/egress"
 	"exec-sandbox/agent/files"
+	"exec-sandbox/agent/interpreter"
+	"exec-sandbox/agent/output"
 	"exec-sandbox/agent/process"
+	"exec-sandbox/agent/program"
 	"exec-sandbox/agent/refusals"
-	"exec-sandbox/agent/run"
 	"exec-sandbox/agent/session"
 )
 
@@ -26,7 +30,7 @@ var version = "0.1.0"
 
 const (
 	portName = "exec-sandbox.channel"
-	// patience is how long a machine without a host lives.
+	// patience is how long a machine runs without a host.
 	patience = 10 * time.Second
 )
 
@@ -39,7 +43,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "exec-sandbox agent", version, "runs as the first process of a virtual machine")
 		os.Exit(2)
 	}
-	// One processor for Go code: handing a frame on must not wake a thread.
+	// One processor for Go code: passing a frame on must not wake another
+	// thread.
 	runtime.GOMAXPROCS(1)
 	boot.Fatal(serve())
 }
@@ -54,11 +59,11 @@ func serve() error {
 	}
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
-	reaper := run.NewReaper()
+	reaper := program.NewReaper()
 	go reaper.Run(children) // lives as long as the machine
 
-	user := run.User{UID: 1000, GID: 1000, Name: "user", Home: "/home/user"}
-	sandbox, err := run.NewSandbox("/sys/fs/cgroup", user)
+	user := program.User{UID: 1000, GID: 1000, Name: "user", Home: "/home/user"}
+	sandbox, err := cgroup.New("/sys/fs/cgroup")
 	if err != nil {
 		return err
 	}
@@ -68,31 +73,40 @@ func serve() error {
 	if err := boot.Prioritise(); err != nil {
 		return err
 	}
-	disk := &run.Disk{Root: boot.Scratch}
+	space := &disk.Disk{Root: boot.Scratch}
 	refused := refusals.New("/sys/fs/cgroup/sandbox")
-	sandbox.Disk, sandbox.Refusals = disk, refused
-	tracker, err := changes.New(boot.Scratch, boot.Image, disk.Share)
+	tracker, err := changes.New(boot.Scratch, boot.Image, space.Share)
 	if err != nil {
 		return err
 	}
-	runner, err := run.New(run.Config{
+	outputs, err := output.OpenDirectory("/var/lib/exec-sandbox/output", user.UID, user.GID, space)
+	if err != nil {
+		return err
+	}
+	runner, err := interpreter.New(interpreter.Config{
 		Directory:    "/run/exec-sandbox",
 		Spill:        "/var/lib/exec-sandbox",
-		Outputs:      "/var/lib/exec-sandbox/output",
-		Disk:         disk,
+		Outputs:      outputs,
+		Disk:         space,
 		Changes:      tracker,
 		Refusals:     refused,
 		User:         user,
-		Interpreters: run.Installed(run.Interpreters),
+		Interpreters: interpreter.Installed(interpreter.Interpreters),
 		Reaper:       reaper,
-		Group:        sandbox.Group,
-		Log:          boot.Log,
-		Debug:        boot.Debug(),
+		Group:        func(name string) (interpreter.Group, error) { return sandbox.Group(name) },
+		Command: func(procs string, argv []string) []string {
+			return program.Step{Procs: procs, User: user}.Command(argv)
+		},
+		Log:   boot.Log,
+		Debug: boot.Debug(),
 	})
 	if err != nil {
 		return err
 	}
-	spawner := &process.Spawner{Sandbox: sandbox, Reaper: reaper, User: user, Session: runner.Session, Changes: tracker, Overflow: runner.NewOverflow, Log: boot.Log}
+	spawner := &process.Spawner{
+		Sandbox: sandbox, Disk: space, Refusals: refused, Changes: tracker, Outputs: outputs,
+		Reaper: reaper, User: user, Defaults: runner.Defaults, Log: boot.Log,
+	}
 	service := files.New(reaper, user.UID, user.GID, user.Home, boot.Log)
 	if err := service.Start(); err != nil {
 		return err

@@ -1,14 +1,14 @@
 /*
  * The loop that keeps one bash alive between executions: a loadable builtin (`enable -f bash.so exec_sandbox`) that never returns.
  *
- * Why C: in a script nothing survives `exit 5`, `set -e; false` or SIGINT, and everything a script defines is visible to the user.
- * Inside the shell's own process those are jumps to `top_level`, which we catch, and what is ours is neither a variable, a function
- * (but for the not-found hook), a trap nor an open descriptor. No fork, no external command, no parsing of our own code per execution.
+ * Why C: a script does not survive `exit 5`, `set -e; false` or SIGINT, and everything that it defines is visible to the user. Inside
+ * the shell's own process these are jumps to `top_level`, which we catch, and we need no variable, function (except the not-found hook),
+ * trap or open descriptor. An execution takes no fork, no external command and no parsing of our own code.
  *
  * Build: gcc -O2 -Wall -Wextra -shared -fPIC -o /usr/lib/exec-sandbox/bash.so bash.c
  * The declarations below are those of bash 5.2, whose binary exports these names for loadable builtins.
  *
- * Choices: an EXIT trap runs when the execution ends (by `exit` or at its last line), as it would in a script, and is then gone.
+ * Choices: an EXIT trap runs when the execution ends (by `exit` or at its last line), as it would in a script, and is then removed.
  * $SECONDS counts from the clone's start. `exec` of a program replaces the shell: the agent starts another. What remains visible: the
  * function command_not_found_handle (in `declare -f`), and the builtin in `enable -p`.
  */
@@ -71,11 +71,11 @@ extern BUCKET *hash_insert(char *, void *, int), *hash_remove(const char *, void
 
 /* ---- Files --------------------------------------------------------------------------------------------------------------------- */
 
-enum { MESSAGE = 4096 }; /* bytes that a FIFO takes or gives at once (PIPE_BUF) */
+enum { MESSAGE = 4096 }; /* bytes that one write to, or read from, a FIFO transfers at once (PIPE_BUF) */
 
 static char home[512];     /* DIR */
-static char current[600];  /* DIR/SLOT; inherited by children, who report into it */
-static pid_t serving;     /* the shell that serves, not its children */
+static char current[600];  /* DIR/SLOT; inherited by children, which write reports in it */
+static pid_t serving;     /* the shell that runs executions, not its children */
 
 static const char *in(const char *directory, const char *name) {
   static char path[1024];
@@ -124,7 +124,7 @@ static void say(const char *format, ...) {
   write_file(in(home, "out"), 0, line, length);
 }
 
-/* Make descriptor fd mean the file NAME of this execution. */
+/* Redirects descriptor fd to the file NAME of this execution. */
 static void redirect(const char *name, int flags, int fd) {
   int new = open(in(current, name), flags);
   if (new < 0 || new == fd) return;
@@ -162,7 +162,7 @@ static char *quote(char *out, const char *text, size_t room) {
   return out;
 }
 
-/* The last child of the serving shell that ended with 126 or 127; 0 while it is the shell itself that could not become a program. */
+/* The last child of the serving shell that ended with 126 or 127; 0 when the shell itself could not execute a program. */
 static volatile pid_t last_failed;
 
 static pid_t parent_of(pid_t pid) {
@@ -176,7 +176,7 @@ static pid_t parent_of(pid_t pid) {
   return parent;
 }
 
-/* The child of the serving shell that this process is, or descends from; 0: it is that shell. */
+/* The child of the serving shell that this process is, or descends from; 0: this is that shell. */
 static pid_t branch(void) {
   pid_t pid = getpid(), parent;
   for (int i = 0; pid != serving && i < 64; i++, pid = parent) {
@@ -187,8 +187,8 @@ static pid_t branch(void) {
   return 0;
 }
 
-/* Called where NAME could not be run, in a child as a rule: BRANCH and what is to be said of it, in a file. The last one to fail is
-   the one that can have decided the execution's status, and has done so if it was in that child of the shell that failed last. */
+/* Called where NAME could not be run, usually in a child: writes the child of the shell and what failed to a file. Only the last failure
+   can have decided the execution's status, and it did if it happened in the child of the shell that failed last. */
 static void blame(const char *name, const char *kind, const char *path) {
   char text[20000], *end = text;
   pid_t from = branch();
@@ -202,7 +202,7 @@ static void blame(const char *name, const char *kind, const char *path) {
   write_file(in(current, "command"), O_CREAT | O_TRUNC, text, end - text);
 }
 
-/* A file that bash will not try to run as a script either: see check_binary_file. */
+/* A file that bash does not try to run as a script: see check_binary_file. */
 static int is_binary(const char *path) {
   char head[80];
   int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -214,7 +214,7 @@ static int is_binary(const char *path) {
   return 0;
 }
 
-/* Bash's own calls come here (we are preloaded): the one place that knows the file and the kernel's answer. */
+/* Bash's own calls come here, because we are preloaded: only here are both the file and the kernel's answer known. */
 int execve(const char *path, char *const argv[], char *const envp[]) {
   int result = syscall(SYS_execve, path, argv, envp), error = errno;
   if (serving) {
@@ -242,7 +242,7 @@ static int not_found(const char *file, const char *line, const char *name) {
 
 /* ---- Evidence: whose status it was --------------------------------------------------------------------------------------------- */
 
-/* The children of latest, oldest first from `children % CHILDREN`: TEXT is a hash of the command that the shell was at. */
+/* The latest children, oldest first from `children % CHILDREN`: TEXT is a hash of the command that the shell was running. */
 enum { CHILDREN = 32 };
 static struct child { pid_t pid; int status, overlaps; uint64_t text; } latest[CHILDREN];
 static unsigned children;
@@ -254,7 +254,7 @@ static uint64_t text_of(const char *text) {
   return hash;
 }
 
-/* Bash's own calls come here, those of its children too. */
+/* Bash's own calls come here, and those of its children. */
 pid_t fork(void) {
   if (!real_fork) real_fork = (pid_t (*)(void))dlsym(RTLD_NEXT, "fork");
   if (!serving || getpid() != serving) return real_fork();
@@ -262,12 +262,12 @@ pid_t fork(void) {
   *child = (struct child){0, -1, children > 0 && before->pid && before->status < 0, text_of(the_printed_command)};
   children++;
   pid_t pid = real_fork();
-  /* One that was collected already, by SIGCHLD's handler, is not known as ours: it met nothing in that time. */
+  /* A child that SIGCHLD's handler has collected already is not recorded: it cannot have met a refusal so quickly. */
   if (pid > 0) child->pid = pid;
   return pid;
 }
 
-/* Also called in a signal's handler. */
+/* Also called in a signal handler. */
 pid_t waitpid(pid_t which, int *status, int options) {
   if (!real_waitpid) real_waitpid = (pid_t (*)(pid_t, int *, int))dlsym(RTLD_NEXT, "waitpid");
   int ended = 0;
@@ -280,7 +280,7 @@ pid_t waitpid(pid_t which, int *status, int options) {
   return pid;
 }
 
-/* The children of the command that ran last, which may be a pipeline's: none if that was the shell itself, with a builtin. */
+/* The children of the command that ran last, which may be a pipeline; none if it was a builtin. */
 static int deciding(struct child *found) {
   int count = 0, waited = the_printed_command && strncmp(the_printed_command, "wait", 4) == 0;
   for (unsigned i = children; i > 0 && i + CHILDREN > children; i--) {
@@ -292,7 +292,7 @@ static int deciding(struct child *found) {
   return count;
 }
 
-/* Bash does not ask the hook about what `exec` does not find; but it says so, in words that the builtin `exec` has for nothing else. */
+/* Bash does not call the hook when `exec` finds no command, but prints a message that the builtin `exec` uses for nothing else. */
 static int say_formatted(const char *function, FILE *file, int flag, const char *format, va_list arguments) {
   if (serving && this_shell_builtin == exec_builtin && strcmp(format, "%s: not found") == 0) {
     va_list name;
@@ -311,14 +311,14 @@ int __vfprintf_chk(FILE *file, int flag, const char *format, va_list arguments) 
 
 int vfprintf(FILE *file, const char *format, va_list arguments) { return say_formatted("vfprintf", file, -1, format, arguments); }
 
-/* `exit 127` written out: the user's own choice, whatever failed before. */
+/* An explicit `exit 127`: the user's own choice, whatever failed before. */
 static int typed_exit(void) {
   const char *text = the_printed_command;
   if (!text || strncmp(text, "exit ", 5) != 0) return 0;
   return strspn(text + 5, "0123456789 ") == strlen(text + 5);
 }
 
-/* Tells the agent how the execution ended; in a file where a message has no room for it. */
+/* Tells the agent how the execution ended; in a file if it does not fit a message. */
 static void conclude(const char *number, int status, int typed, const struct child *last, int count) {
   char text[21000], failed[CHILDREN * 12 + 16] = "", line[MESSAGE];
   for (int i = 0; status != 0 && i < count; i++)
@@ -379,7 +379,7 @@ static void restore_variable(struct saved *saved) {
   }
   SHELL_VAR *variable = find_variable(saved->name);
   if (!variable || !variable->value || variable->attributes & (ATT_READONLY | ATT_ARRAY | ATT_ASSOC)) return;
-  if (strcmp(variable->value, saved->value) != 0) return; /* the user's own change stays */
+  if (strcmp(variable->value, saved->value) != 0) return; /* keep the user's own change */
   if (saved->attributes < 0) {
     unbind_variable(saved->name);
   } else {
@@ -400,7 +400,7 @@ static int change_directory(const char *path) {
   return 0;
 }
 
-/* Decodes in place what the agent quoted: 'text' with '\'' for a quote. Returns the end of the word. */
+/* Decodes in place a word that the agent quoted: 'text' with '\'' for a quote. Returns the end of the word. */
 static char *unquote(char *from, char **word) {
   char *to = *word = from;
   while (*from && *from != ' ' && *from != '\n') {
@@ -463,7 +463,7 @@ static void remove_settings(void) {
   }
 }
 
-/* $RANDOM; $SRANDOM asks the kernel each time. The clock may have jumped since the template was made. */
+/* For $RANDOM; $SRANDOM asks the kernel each time. The clock may have jumped since the template was made. */
 static void reseed(const char *hex) {
   unsigned seed;
   if (sscanf(hex, "%8x", &seed) == 1) sbrand(seed);
@@ -478,17 +478,17 @@ static sigjmp_buf end_of_run;
 static int run(char *text) {
   parse_and_execute_level = variable_context = return_catch_flag = loop_level = breaking = continuing = funcnest = evalnest = sourcelevel =
       executing_list = indirection_level = executing_builtin = executing_command_builtin = comsub_ignore_return = running_trap = 0;
-  read_but_dont_execute = 0; /* `set -n` ends with its execution: nothing could take it back */
+  read_but_dont_execute = 0; /* `set -n` ends with its execution: no command could turn it off */
   int code = sigsetjmp(top_level, 1);
   if (code == 0) {
     memcpy(end_of_run, top_level, sizeof end_of_run);
     parse_and_execute(text, dollar_vars[0], SEVAL_NONINT | SEVAL_NOHIST | SEVAL_NOHISTEXP | SEVAL_RESETLINE | SEVAL_NOOPTIMIZE);
   } else {
-    /* A child that bash gave no place of its own to jump to (the not-found hook under `set -e`): it must not serve. */
+    /* A child without a place of its own to jump to (the not-found hook under `set -e`) must not run executions. */
     if (getpid() != serving) exit(last_command_exit_value);
     run_unwind_protects();
     reset_parser();
-    cleanup_the_pipeline(); /* half-built, it would be waited for by what runs next */
+    cleanup_the_pipeline(); /* the next command would wait for a half-built one */
     already_making_children = 0;
     unfreeze_jobs_list();
   }
@@ -499,8 +499,8 @@ static int run(char *text) {
 static void (*waits)(int); /* bash's handler of SIGINT while it waits for a command in the foreground */
 
 /*
- * In its place. bash 5.2 puts it there first and notes then what was there before. A SIGINT in between finds nothing to be put back
- * and sends itself to itself, for ever: then the one of before is put back here, to be given what it has sent.
+ * Replaces that handler. bash 5.2 first sets it and then saves the previous one. A SIGINT in between finds no saved handler to restore,
+ * and the handler sends SIGINT to itself for ever. So restore the previous handler here, which then gets that signal.
  */
 static void while_waiting(int number) {
   sigset_t before, after;
@@ -516,8 +516,8 @@ static void while_waiting(int number) {
 }
 
 /*
- * In a shell without a terminal bash lets SIGINT kill it. Whenever it asks for that (at its start, after `trap - INT`) it gets the
- * handler of interactive shells instead, which ends what is running by a jump. Children and traps of the user's are left alone.
+ * Without a terminal, bash lets SIGINT kill the shell. Whenever it asks for that (at its start, after `trap - INT`) it gets the handler
+ * of interactive shells instead, which ends what is running with a jump. Children and the user's traps are not changed.
  */
 int sigaction(int number, const struct sigaction *action, struct sigaction *old) {
   struct sigaction ours;
@@ -538,12 +538,12 @@ int sigaction(int number, const struct sigaction *action, struct sigaction *old)
   return failed;
 }
 
-/* Where bash leaves without a jump to top_level (`exec` of what cannot be executed), having run the user's EXIT trap. */
+/* Bash exits here without a jump to top_level when `exec` fails, after running the user's EXIT trap. */
 void exit(int status) {
   void (*leave)(int) = (void (*)(int))dlsym(RTLD_NEXT, "exit");
   if (serving && getpid() == serving) {
     last_command_exit_value = status;
-    memcpy(top_level, end_of_run, sizeof end_of_run); /* bash's own jumps end at places that have been left */
+    memcpy(top_level, end_of_run, sizeof end_of_run); /* bash's own places to jump to are no longer valid */
     jump_to_top_level(EXITPROG);
   }
   leave(status);
@@ -558,15 +558,15 @@ static void run_exit_trap(void) {
   if (run(text) == 0) last_command_exit_value = status;
 }
 
-/* Unless the user has one of their own. */
+/* Unless the user has defined one. */
 static void define_hook(void) {
   if (find_function("command_not_found_handle")) return;
   run(copy(hook));
   SHELL_VAR *function = find_function("command_not_found_handle");
-  if (function) function->attributes |= ATT_INVISIBLE; /* to completion, at least */
+  if (function) function->attributes |= ATT_INVISIBLE; /* at least for completion */
 }
 
-/* Makes descriptors 1 and 2 nobody's, so that the agent can tell whether anybody else still holds the execution's pipes. */
+/* Redirects descriptors 1 and 2 away from the execution's pipes, so that the agent can see whether another process has them open. */
 static void let_go(void) {
   int null = open("/dev/null", O_RDWR);
   if (null < 0) return;
@@ -575,7 +575,7 @@ static void let_go(void) {
   if (null > 2) close(null);
 }
 
-/* An execution; SETTINGS is its text, or empty when that is in a file. */
+/* Runs an execution; SETTINGS is its text, or empty when it is in a file. */
 static void execute(const char *number, char *settings_text) {
   size_t length = 0;
   char *file = *settings_text ? NULL : read_file(in(current, "settings.sh"), NULL);
@@ -607,7 +607,7 @@ static void execute(const char *number, char *settings_text) {
     }
     overlay_cwd = copy(the_current_working_directory);
   }
-  if (code && memchr(code, 0, length)) { /* bash cannot hold it: no part of such a text runs */
+  if (code && memchr(code, 0, length)) { /* bash cannot represent a NUL: such code does not run at all */
     fprintf(stderr, "%s: the code contains a NUL byte\n", dollar_vars[0]);
     last_command_exit_value = 2;
   } else if (code) {
@@ -625,7 +625,7 @@ static void execute(const char *number, char *settings_text) {
   conclude(number, status, typed, last, count);
 }
 
-/* Takes the paths of an execution once, so that a clone finds their pages. */
+/* Runs the code paths of an execution once, so that their pages are in memory in each clone. */
 static void warm_up(void) {
   static const char *const names[] = {"stdout", "stderr"};
   static const char code[] = "x=(a b); f() { local y=$1; [[ $y == a* ]] && echo \"${x[@]}\" | read -r y; }; f abc; exec_sandbox_none; exit 127";
@@ -645,9 +645,9 @@ static void warm_up(void) {
   last_command_exit_value = 0;
 }
 
-/* The agent's SIGURG, some time after a SIGINT: a system call that waits has begun after bash last looked for it; ended by this, bash
-   looks again. While it waits for commands in the foreground it does not look, and those that it has started after SIGINT had come to
-   all that there was have not heard of it: they are told. */
+/* The agent sends SIGURG some time after a SIGINT, in case a blocking system call began after bash last checked for SIGINT: this ends the
+   call, and bash checks again. While bash waits for commands in the foreground it does not check, and commands that it started after the
+   SIGINT have not received it: send it to them. */
 static void nudged(int number) {
   (void)number;
   if (interrupt_state && !running_trap && getpid() == serving) kill(0, SIGINT);
@@ -655,7 +655,7 @@ static void nudged(int number) {
 
 static int serve(const char *directory) {
   snprintf(home, sizeof home, "%s", directory);
-  /* We never return: what the shell would unwind or restore after this builtin is dropped, and with it the traces of how we started. */
+  /* This builtin never returns: drop what the shell would restore after it, and the traces of how it was started. */
   clear_unwind_protect_list(0);
   startup_state = 0;
   unbind_variable("LD_PRELOAD");
@@ -668,13 +668,13 @@ static int serve(const char *directory) {
   say("ready\n");
   for (;;) {
     char line[MESSAGE + 1], number[32], slot[32];
-    /* Opened anew each time (the agent keeps the other end): whatever the user's code closes, this works. */
+    /* Opened again each time (the agent keeps the other end open), so it works whatever user code closes. */
     int fd = open(in(home, "in"), O_RDONLY | O_CLOEXEC);
     if (fd < 0 && errno == EINTR) continue;
     if (fd < 0) _exit(70);
     ssize_t n = read(fd, line, sizeof line - 1);
     close(fd);
-    interrupt_state = 0; /* SIGINT while idle means nothing */
+    interrupt_state = 0; /* ignore a SIGINT while idle */
     if (n <= 0) continue;
     line[n] = 0;
     if (sscanf(line, "exec %31s %31s", number, slot) != 2) continue;

@@ -4,22 +4,24 @@
  * The agent starts `node --expose-internals javascript.mjs DIR` once and then writes `exec NNN SLOT` into the FIFO DIR/in for every
  * execution, with settings and code below that line where they are short; DIR/SLOT holds the FIFOs for its output, and files for
  * what is long. We answer through DIR/out (`ready`, `started NNN reseeded`, `done NNN EVIDENCE`; long evidence goes to
- * DIR/SLOT/evidence). The protocol is described with the agent; this is only Node's end of it.
+ * DIR/SLOT/evidence). The agent's package `interpreter` is the other end of this protocol.
  *
  * How code runs: V8's REPL mode (re-declaration, top-level await, completion value) exists only behind the inspector, so an execution
- * is one `Runtime.evaluate` on a same-thread inspector connection. native.c dispatches it straight from the event loop, hence no frame
- * of ours is beneath the user's, and it can stop what runs (SIGINT, process.exit).
+ * is one `Runtime.evaluate` on a same-thread inspector connection. native.c dispatches it directly from the event loop, so no frame of
+ * ours is below the user's, and it can stop what runs (SIGINT, process.exit).
  *
  * User code shares the process and may patch anything in it: every function we use later is bound here first (`primordials` are Node's
- * own copies). Whatever calls user code in disguise (inspecting a value) is part of the execution.
+ * own copies). What calls user code indirectly (inspecting a value) is part of the execution.
  *
- * The code of an execution is, to itself, the file `eval.js` in the directory where it runs: `__filename`, `import.meta`, `require.main`
- * and `process.argv[1]` agree on that. Listeners of `exit` run when code calls process.exit, once, and are then gone; not at any other
- * end, because the process goes on with what was left running. `beforeExit` comes when an execution waits for what nothing can settle.
+ * The code of an execution sees itself as the file `eval.js` in the directory where it runs: `__filename`, `import.meta`, `require.main`
+ * and `process.argv[1]` agree on that. Listeners of `exit` run once, when code calls process.exit, and are then removed. They do not run
+ * at any other end, because the process continues with what was left running. `beforeExit` is emitted when an execution waits for
+ * what nothing can settle.
  *
- * `--expose-internals` gives what has no public name: the inspector connection, acorn (for module syntax), what makes an `import.meta`,
- * the list of timers, the start of children, and the switch that lets inspector-evaluated code use `import()`. V8's string hash seed is the same in all clones of a template, and cannot
- * be changed in a running process; it only protects a process from collisions in its own input.
+ * `--expose-internals` gives access to what has no public name: the inspector connection, acorn (for module syntax), what makes an
+ * `import.meta`, the list of timers, the start of children, and the switch that lets inspector-evaluated code use `import()`. V8's string
+ * hash seed is the same in all clones of a template, and cannot be changed in a running process; it only protects a process from
+ * collisions in its own input.
  */
 import { AsyncLocalStorage } from "node:async_hooks"
 import * as fs from "node:fs"
@@ -32,7 +34,7 @@ import { inspect, types } from "node:util"
 import vm from "node:vm"
 
 const emitWarning = process.emitWarning
-process.emitWarning = () => {} // until we are ready: what we use is experimental, and that is our affair
+process.emitWarning = () => {} // until we are ready: what we use is experimental, which users need not know
 
 const load = createRequire(import.meta.url)
 const { internalBinding, primordials } = load("internal/test/binding")
@@ -91,18 +93,18 @@ const { console } = globalThis
 unwrapConsole()
 const home = process.argv[2]
 
-/** Parts of the evidence, in UTF-16 units; all of it must fit one frame of 256 KiB even where each becomes six bytes of JSON. */
+/** Limits of parts of the evidence, in UTF-16 units; together they fit one frame of 256 KiB even if each unit becomes six bytes. */
 const limits = { repr: 16384, json: 49152, message: 8192, traceback: 16384, path: 4096 }
 
 const clip = (text, limit) => (text.length > limit ? StringPrototypeSlice(text, 0, limit - 1) + "…" : text)
 
-/** Own enumerable entries, without the array iterator that user code may have broken. */
+/** Visits own enumerable entries, without the array iterator, which user code may have broken. */
 function each(object, visit) {
   const keys = ObjectKeys(object)
   for (let i = 0; i < keys.length; i++) visit(keys[i], object[keys[i]])
 }
 
-/** Each of the console's functions also reports to the inspector that executions run in, for nobody: most of the time of a short one. */
+/** Each of the console's functions also reports to the inspector, which has no reader: that is most of the time of a short execution. */
 function unwrapConsole() {
   const { prototype } = console.Console
   for (const name of ObjectKeys(console)) {
@@ -116,11 +118,11 @@ function unwrapConsole() {
 
 // --- State ---------------------------------------------------------------------------------------------------------------------------
 
-/** The execution that user code is running for, or null between executions. */
+/** The running execution, or null between executions. */
 let current = null
-/** The last one started: descriptors 0, 1 and 2 are its. */
+/** The execution that started last: descriptors 0, 1 and 2 are its files. */
 let owner = null
-/** Which execution an asynchronous callback comes from. */
+/** Has the execution that an asynchronous callback comes from. */
 const storage = new AsyncLocalStorage()
 
 /** The source texts of recent executions, by name, for error messages: a function may fail long after it was defined. */
@@ -139,19 +141,19 @@ class Execution {
   name
   settings
   request = 0 // id of the inspector's message
-  place = "" // where V8 says an exception comes from, for one without a stack
+  place = "" // where an exception without a stack comes from, according to V8
   saved = null // what its env and cwd replaced
   exitCode = null
-  settled = false // the code has come to its end, though its value may be a promise that has not
-  idle = false // listeners of `beforeExit` have been told
-  leaving = false // listeners of `exit` have been told
+  settled = false // the code reached its end, although its value may be a pending promise
+  idle = false // listeners of `beforeExit` have been called
+  leaving = false // listeners of `exit` have been called
   exiting = false // process.exit was called
   over = false // the outcome is known
   concluding = false // it is about to finish
   exception = null
   commands = []
   result = null
-  pipes = null // copies of its stdout and stderr, when it may still print after the next one has begun
+  pipes = null // copies of its stdout and stderr, if it may still print during the next one
 }
 
 // --- Inspector -----------------------------------------------------------------------------------------------------------------------
@@ -164,7 +166,7 @@ const connection = new (internalBinding("inspector").Connection)((text) => {
   else answer = message
 })
 
-/** A command that is answered at once. */
+/** Runs a command that is answered at once. */
 function command(method, params) {
   const id = ++lastRequest
   answer = null
@@ -183,7 +185,7 @@ const receiver = (() => {
   return result.objectId
 })()
 
-/** The value behind what the inspector reports. */
+/** The value that the inspector refers to. */
 function valueOf(remote) {
   if (remote.objectId !== undefined) {
     command("Runtime.callFunctionOn", {
@@ -204,7 +206,7 @@ function valueOf(remote) {
 
 // --- From source text to what V8 evaluates ---------------------------------------------------------------------------------------------
 
-/** One of Node's own modules once more, with a state of its own. */
+/** Another instance of one of Node's own modules, with its own state. */
 function another(id, require) {
   const module = { exports: {} }
   internalBinding("builtins").compileFunction(id)(
@@ -220,7 +222,7 @@ function another(id, require) {
 
 let strip = stripTypeScriptTypes
 
-/** A compiler that has run out of its stack, which it does for what is nested too deeply, does not find back: it is replaced. */
+/** A compiler that overflows its stack, for code that is nested too deeply, stays broken: it is replaced. */
 function stripWith(code, options) {
   try {
     return strip(code, options)
@@ -252,14 +254,14 @@ function withoutOurFrames(error) {
   return error
 }
 
-/** Leaves errors of meaning (duplicate names, unknown exports) to V8: an earlier execution may have declared what is used here. */
+/** Leaves semantic errors (duplicate names, unknown exports) to V8: an earlier execution may have declared what is used here. */
 class Parser extends acorn.Parser {
   raiseRecoverable() {}
 }
 
 const moduleSyntax = /(?:^|[;{}\n]|\*\/)[ \t]*(?:import\s*[\w$"'{*]|export[\s{*])|import\s*\.\s*meta/
 
-/** Static imports and exports and `import.meta`, which a script cannot have, become what does the same in one. Lines stay lines. */
+/** Replaces static imports and exports and `import.meta`, which a script cannot have, by equivalent code. Line numbers do not change. */
 function rewriteModuleSyntax(code) {
   if (RegExpPrototypeExec(moduleSyntax, code) === null) return code
   let program
@@ -272,7 +274,7 @@ function rewriteModuleSyntax(code) {
       allowReturnOutsideFunction: true
     })
   } catch {
-    return code // V8 says what is wrong, in its own words
+    return code // V8 reports the error
   }
   walk(program, {
     MetaProperty(node) {
@@ -334,7 +336,7 @@ function rewriteDeclaration(code, node) {
 
 class NotPlain extends NativeError {}
 
-/** A copy of plain data (what JSON holds exactly), or NotPlain; reads no getter and calls nothing of the user's. */
+/** A copy of plain data (what JSON represents exactly), or NotPlain; it reads no getter and calls no user code. */
 function plain(value, room, depth = 0) {
   if (ObjectIs(value, -0)) throw new NotPlain()
   if (value === null || typeof value === "boolean") room.left -= 5
@@ -385,7 +387,7 @@ function describeResult(value) {
   }
 }
 
-/** A property that may be a getter, a proxy's, or of any type. */
+/** Reads a property that may be a getter, a proxy's, or of any type. */
 function read(value, key) {
   try {
     const text = value[key]
@@ -398,7 +400,7 @@ function read(value, key) {
 const missingModule = /^Cannot find (?:module|package) '([^']+)'/
 const bareName = /^(@[^/]+\/[^/]+|[^./@][^/]*)/
 
-/** `module` of an error that says that a module is not there: the package's name, or the path as given. */
+/** `module` of an error about a missing module: the package's name, or the path as given. */
 function missing(code, message) {
   if (code !== "ERR_MODULE_NOT_FOUND" && code !== "MODULE_NOT_FOUND" && code !== "ERR_UNKNOWN_BUILTIN_MODULE")
     return null
@@ -444,7 +446,7 @@ function describeException(execution, error) {
   }
 }
 
-/** The status of the program that an error of node:child_process says has failed: `status` of a synchronous one, else `code`. */
+/** The status of the program that failed, from an error of node:child_process: `status` of a synchronous one, else `code`. */
 function childStatus(error) {
   try {
     const { code, cmd, pid, status } = error
@@ -454,7 +456,7 @@ function childStatus(error) {
   return undefined
 }
 
-/** The errno of what an error was caused by, or of the first that an AggregateError gathers. */
+/** The errno of an error's cause, or of the first error in an AggregateError. */
 function causeOf(error) {
   for (let depth = 0; depth < 16; depth++) {
     let inner
@@ -473,7 +475,7 @@ function causeOf(error) {
 const position = /(<exec-\d+>):(\d+):(\d+)/
 const positions = /(<exec-\d+>):(\d+):(\d+)/g
 
-/** Positions in transformed TypeScript back to those of the user's text. */
+/** Maps positions in transformed TypeScript back to the user's text. */
 function mapped(text) {
   return RegExpPrototypeSymbolReplace(positions, text, (all, name, line, column) => {
     const entry = texts.get(name)?.sourceMap?.findEntry(line - 1, column - 1)
@@ -481,11 +483,11 @@ function mapped(text) {
   })
 }
 
-/** The line that Node shows above an uncaught exception. */
+/** The source line that Node prints above an uncaught exception. */
 function sourceLine(execution, stack) {
   const place = RegExpPrototypeExec(position, stack) ?? RegExpPrototypeExec(position, mapped(execution.place))
   const text = texts.get(place?.[1])
-  if (text === undefined || place[2] < 1) return "" // what is nested too deeply to be compiled has no place
+  if (text === undefined || place[2] < 1) return "" // code that is nested too deeply to be compiled has no position
   const { 1: name, 2: line, 3: column } = place
   const lines = StringPrototypeSplit(text.code, "\n")
   if (line > lines.length) return `${name}:${lines.length}\n${clip(lines[lines.length - 1], 1000)}\n\n` // the end of the text
@@ -497,7 +499,7 @@ function printException(execution, error) {
   const object = typeof error === "object" && error !== null
   const stack = mapped((object ? read(error, "stack") : null) ?? "")
   let text = typeof error === "string" ? error : mapped(inspected(error))
-  // An error without frames is inspected in brackets; Node prints it without.
+  // Inspecting puts an error without frames in brackets; Node prints it without them.
   if (stack !== "" && StringPrototypeStartsWith(text, `[${stack}]`))
     text = stack + StringPrototypeSlice(text, stack.length + 2)
   const header = StringPrototypeStartsWith(stack, "<exec-") ? "" : sourceLine(execution, stack)
@@ -506,7 +508,7 @@ function printException(execution, error) {
 
 // --- Standard streams ----------------------------------------------------------------------------------------------------------------
 
-/** Copies of output pipes kept for executions that may still print; closed when those are gone, or nothing is left that could. */
+/** Copies of output pipes for executions that may still print; closed when these are collected or nothing is left that prints. */
 const kept = new SafeSet()
 const collected = new FinalizationRegistry((pipes) => release(pipes))
 
@@ -519,7 +521,7 @@ function release(pipes) {
   }
 }
 
-/** At an execution's end: leaves its pipes, so that the agent can tell whether anybody else holds them, or keeps a copy for later. */
+/** At an execution's end: closes its pipes, so that the agent sees whether another process has them open, or keeps copies. */
 function leavePipes(execution) {
   if (getActiveResourcesInfo().length === 0 && timerListQueue.peek() === undefined) {
     for (const pipes of kept) release(pipes)
@@ -532,7 +534,7 @@ function leavePipes(execution) {
   if (kept.size > 64) for (const pipes of kept) return release(pipes)
 }
 
-/** Where the code that is running now prints: an older execution's timer writes into that execution's pipe, or nowhere. */
+/** Where the running code prints: an older execution's timer writes to that execution's pipe, or to nothing. */
 function outputOf(execution, fd) {
   if (execution === undefined || execution === owner) return fd
   return execution.pipes !== null && kept.has(execution.pipes) ? execution.pipes[fd - 1] : -1
@@ -542,7 +544,7 @@ function printFor(execution, fd, text) {
   write(outputOf(execution, fd), bytesOf(text))
 }
 
-/** What an older execution's callback starts with our output gets that execution's. `at`: which argument says what it gets. */
+/** Gives children of an older execution's callback that inherit output that execution's output. `at`: the argument with stdio. */
 function sendChildrenHome(binding, at) {
   const { spawn } = binding
   binding.spawn = function (...given) {
@@ -571,7 +573,7 @@ function homeward(execution, stdio) {
 sendChildrenHome(internalBinding("process_wrap").Process.prototype, 4)
 sendChildrenHome(internalBinding("spawn_sync"), 0)
 
-/** Gives a stream over descriptor 1 or 2 our way of writing. Synchronous, as Node's own is for files. */
+/** Makes a stream of descriptor 1 or 2 write to the right execution, synchronously as Node does for files. */
 function prepareOutput(stream, fd) {
   ObjectDefineProperty(stream, "_write", {
     __proto__: null,
@@ -633,7 +635,7 @@ const { randomUUID, randomInt, getRandomValues } = process.getBuiltinModule("nod
 let seed = null
 let mathRandom
 
-/** xoshiro128++ over `state`, two steps for 53 bits. Refers to nothing outside: it is also made inside other contexts. */
+/** xoshiro128++ over `state`, two steps for 53 bits. It refers to nothing outside, because it is also made inside other contexts. */
 function generator(state) {
   const next = () => {
     const sum = (state[0] + state[3]) | 0
@@ -648,11 +650,11 @@ function generator(state) {
     return result >>> 0
   }
   const random = () => ((next() >>> 5) * 67108864 + (next() >>> 6)) / 9007199254740992
-  // Bound, a function prints as native code.
+  // A bound function prints as native code.
   return Object.defineProperty(random.bind(), "name", { value: "random", configurable: true })
 }
 
-/** User code has run in this process, and may have filled what drainCaches empties. */
+/** User code has run in this process, and may have filled the caches that drainCaches empties. */
 let used = false
 
 function drainCaches() {
@@ -662,8 +664,8 @@ function drainCaches() {
 
 /**
  * Makes this clone's random numbers its own: OpenSSL's generator, Node's caches of UUIDs (128) and of random integers (1024) drawn
- * before (nothing draws any until user code does, and emptying them costs a clone 150 ms), and `Math.random`, which V8 seeds from a state that it shares with the template. Worker threads are new isolates, seeded
- * from OpenSSL; new contexts are not, and are given a generator of their own.
+ * before (only user code draws any, and emptying them takes a clone 150 ms), and `Math.random`, which V8 seeds from a state that it shares
+ * with the template. Worker threads are new isolates, seeded from OpenSSL; new contexts are not, and get a generator of their own.
  */
 function reseed(hex) {
   const entropy = bytesOf(hex, "hex")
@@ -671,7 +673,7 @@ function reseed(hex) {
   if (used) drainCaches()
   if (seed === null) Math.random = mathRandom = generator((seed = new Int32Array(4)))
   for (let i = 0; i < 4; i++) seed[i] = entropy.readInt32LE(4 * i) ^ (entropy.readInt32LE(16 + 4 * i) + i)
-  for (let i = 0; i < 16; i++) mathRandom() // so that similar seeds do not show
+  for (let i = 0; i < 16; i++) mathRandom() // so that similar seeds give different numbers
 }
 
 const { createContext, runInContext, runInNewContext, Script } = vm
@@ -688,7 +690,7 @@ function freshContext(object, options) {
   return context
 }
 
-/** What the functions that make a context and run code in it call its options. */
+/** The names of the context's options, in the functions that make a context and run code in it. */
 function contextOptions(options) {
   if (typeof options !== "object" || options === null) return undefined
   const { contextName, contextOrigin, contextCodeGeneration, microtaskMode, importModuleDynamically } = options
@@ -711,7 +713,7 @@ let requireGiven
 const importMeta = "import_meta" // as long as what it stands for
 let metaPath = ""
 
-/** The `import.meta` of the running execution, by a name that is hidden. */
+/** The `import.meta` of the running execution, under a hidden name. */
 function giveImportMeta() {
   if (metaPath !== requirePath) {
     metaPath = requirePath
@@ -721,7 +723,7 @@ function giveImportMeta() {
   return importMeta
 }
 
-/** `require`, `module`, `exports`, as `node -e` has them, for the directory the code runs in. */
+/** Sets `require`, `module` and `exports` as `node -e` does, for the directory that the code runs in. */
 function giveRequire() {
   let path
   try {
@@ -755,7 +757,7 @@ function define(name, value) {
   })
 }
 
-/** The fields below an order, each with a NUL at its end but the last, which is the code. */
+/** The fields below an order, each ended by a NUL except the last, which is the code. */
 function parseSettings(text) {
   let at = 0
   const field = () => {
@@ -796,7 +798,7 @@ function applySettings(execution) {
   }
 }
 
-/** Takes the settings back, where the user has not changed them. */
+/** Restores what the settings changed, unless the user changed it since. */
 function removeSettings({ settings, saved }) {
   if (saved === null) return
   each(saved.env, (key, former) => {
@@ -846,7 +848,7 @@ function prepare(order) {
   }
 }
 
-/** The code has come to its end, or to an exception, or was stopped. */
+/** The code reached its end or an exception, or was stopped. */
 function evaluated(execution, { result: response }) {
   if (execution.over || execution.exiting || response === undefined) return
   const details = response.exceptionDetails
@@ -858,7 +860,7 @@ function evaluated(execution, { result: response }) {
   }
   const value = valueOf(response.result)
   execution.settled = true
-  // A trailing `main()` is waited for, as a program that ends with it would be.
+  // Wait for a trailing `main()`, as Node waits for a program that ends with it.
   if (isPromise(value))
     PromisePrototypeThen(
       value,
@@ -871,7 +873,7 @@ function evaluated(execution, { result: response }) {
 function succeed(execution, value) {
   if (execution.over) return
   execution.result = describeResult(value)
-  // Not at once: what was rejected and is not handled shows only after the microtasks.
+  // Not at once: unhandled rejections are reported only after the microtasks.
   conclude(execution)
 }
 
@@ -884,7 +886,7 @@ function fail(execution, error) {
     printException(execution, error)
     execution.exception = describeException(execution, error)
   } catch {
-    // Only where user code has broken what even these rely on.
+    // Only if user code has broken what even these rely on.
     execution.exception ??= {
       type: "Error",
       message: "",
@@ -915,10 +917,10 @@ function finish(execution) {
   process.exitCode = undefined
   let evidence = JSONStringify({ exitCode, exception, commands, result })
   if (evidence.length > 1300) {
-    // three bytes a unit, at most, and the message's other words
+    // at most three bytes a unit, plus the rest of the message
     try {
       writeFileSync(`${execution.directory}/evidence`, evidence)
-    } catch {} // the disk is full, say: the agent reports an execution without evidence
+    } catch {} // for example the disk is full: the agent reports an execution without evidence
     evidence = ""
   }
   leavePipes(execution)
@@ -935,7 +937,7 @@ function settle() {
 
 let terminated = false
 
-/** V8 stops code wherever it is, within Node's own loops over timers and immediates too, which leaves what is gone in their counts. */
+/** V8 stops code anywhere, even in Node's own loops over timers and immediates, so their counts may be wrong: count again. */
 function recount() {
   mend(streams.stdout)
   mend(streams.stderr)
@@ -956,7 +958,7 @@ function recount() {
   timers.toggleImmediateRef(immediateInfo[kRefCount] > 0)
 }
 
-/** A write that was stopped has come to its end: otherwise all later ones would wait for it. */
+/** Ends a write that was stopped: otherwise all later ones would wait for it. */
 function mend(stream) {
   try {
     const state = stream._writableState
@@ -966,7 +968,7 @@ function mend(stream) {
   } catch {} // patched by the user
 }
 
-/** SIGINT during an execution: it ends here. Code that still waits for something stays what it is, a callback that may come later. */
+/** Ends the execution on SIGINT. Code that still waits for something remains a callback that may run later. */
 function interrupt() {
   const execution = current
   if (execution === null) return
@@ -977,7 +979,7 @@ function interrupt() {
   finish(execution)
 }
 
-/** Node's own takes most signals to itself for its end, and lets the inspector go that executions run in. */
+/** Node's own function expects most signals to itself to end it, and disconnects the inspector that executions run in. */
 process._kill = function _kill(pid, number) {
   return kill(pid | 0, number | 0)
 }
@@ -991,7 +993,7 @@ function setExitCode(code, caller) {
   }
 }
 
-/** As Node does before it exits; what a listener throws is the caller's. */
+/** Calls the listeners as Node does before it exits; the caller gets what a listener throws. */
 function tellListeners(execution) {
   if (execution.leaving) return
   execution.leaving = true
@@ -1006,17 +1008,17 @@ process.exit = function exit(code) {
     execution.exiting = execution.over = true
     execution.exitCode = process.exitCode ?? 0
   } else {
-    process.exitCode = undefined // a left-over callback of an older execution: it ends, nothing else does
+    process.exitCode = undefined // a left-over callback of an older execution: only the callback ends
   }
   terminated = true
   terminate()
   for (;;); // V8 stops us here
 }
 
-/** The event loop has nothing left that could continue the execution: Node would end here. */
+/** The event loop has nothing left that could continue the execution: Node would exit here. */
 function onIdle() {
   const execution = current
-  // process.exit in a callback: what was stopped may have been the last thing that kept the loop going.
+  // process.exit in a callback: this may have been the last thing that kept the loop running.
   if (execution?.exiting) return settle()
   if (execution === null || execution.over) return
   execution.over = true
@@ -1027,7 +1029,7 @@ function onIdle() {
   finish(execution)
 }
 
-/** Node says by this event that the event loop has nothing left. Listeners are told once an execution: they may have given it more. */
+/** Node emits `beforeExit` when the event loop has nothing left. Listeners run once an execution: they may have added something. */
 ObjectDefineProperty(process, "emit", {
   __proto__: null,
   configurable: true,
@@ -1037,7 +1039,7 @@ ObjectDefineProperty(process, "emit", {
     storage.enterWith(current)
     if (!current.idle) {
       current.idle = true
-      setImmediate(onIdleAgain) // a turn for what they may have settled
+      setImmediate(onIdleAgain) // one turn for what they may have settled
       return ReflectApply(tellAll, this, arguments)
     }
     onIdle()
@@ -1047,7 +1049,7 @@ ObjectDefineProperty(process, "emit", {
 
 function onIdleAgain() {}
 
-/** An exception that nothing caught, or a rejection that nothing handled. Node's own handling goes first: the user may have a listener. */
+/** Handles uncaught exceptions and unhandled rejections. Node's own handling goes first: the user may have a listener. */
 const onFatalException = process._fatalException
 process._fatalException = function (error, fromPromise) {
   const theirs = process.listenerCount("uncaughtException") > 0 || process.hasUncaughtExceptionCaptureCallback()
@@ -1065,7 +1067,7 @@ process._fatalException = function (error, fromPromise) {
 const warmUp = "warm-up"
 let finished = () => {}
 
-/** Takes the paths of an execution once, so that a clone finds pages, caches and compiled code warm. */
+/** Runs the code paths of an execution, so that pages, caches and compiled code are warm in each clone. */
 async function warm() {
   const directory = `${home}/${warmUp}`
   mkdirSync(directory)
@@ -1086,8 +1088,8 @@ async function warm() {
   rmSync(directory, { recursive: true })
 }
 
-// A host may trust authorities of its own, and hands them over after this process has started, which is too late for
-// NODE_EXTRA_CA_CERTS. They are added when first somebody needs any, because reading all of them takes long.
+// A host may have certificate authorities of its own, which it sends after this process has started, too late for
+// NODE_EXTRA_CA_CERTS. They are added when authorities are first needed, because reading them takes long.
 {
   const { prototype } = internalBinding("crypto").SecureContext
   const { addRootCerts } = prototype
@@ -1097,7 +1099,7 @@ async function warm() {
       const text = readFileSync("/run/exec-sandbox-authorities.pem", "latin1")
       extra = StringPrototypeMatch(text, /-----BEGIN[^]+?-----END CERTIFICATE-----/g)
     } catch {
-      // There is no network.
+      // The host sent none.
     }
     if (extra?.length > 0) {
       prototype.addRootCerts = addRootCerts
@@ -1128,5 +1130,5 @@ const { async_hook_fields, constants } = internalBinding("async_wrap")
 listen(home, prepare, settle, interrupt, connection, connection.dispatch, async_hook_fields, constants.kStackLength)
 send("ready\n")
 
-// How stack traces call this file, which Node hides like its own.
+// The name of this file in stack traces, which makes Node hide it like its own files.
 //# sourceURL=node:internal/execution

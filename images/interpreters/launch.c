@@ -1,12 +1,12 @@
 /*
- * The short step between the agent's fork and a program: it enters the program's cgroup before the program exists, gives up every
- * privilege and the agent's priority, and becomes the program, found in PATH like a shell does but never given to one.
+ * The short step between the agent's fork and a program: it enters the program's cgroup before the program starts, gives up every
+ * privilege and the agent's priority, and executes the program. It searches PATH as a shell does, but never runs a file with a shell.
  *
  *   launch PROCS UID GID FILE_SIZE REPORT CWD PROGRAM [ARGUMENT]...
  *
- * PROCS is the cgroup's cgroup.procs. FILE_SIZE bounds the files that the program writes, in bytes; 0 is no bound. REPORT is the
- * descriptor that says why the program cannot be started: a letter, the errno, a NUL and what it is about. 0: an interpreter, which
- * starts where it is, and says so on stderr. An empty CWD is left alone.
+ * PROCS is the cgroup's cgroup.procs. FILE_SIZE limits the files that the program writes, in bytes; 0 is no limit. REPORT is the
+ * descriptor for the report why the program cannot be started: a letter, the errno, a NUL and the path or step. 0: report on stderr, for
+ * an interpreter. With an empty CWD the working directory does not change.
  *
  * It has no C library and no relocations: under emulation what a process does before its own first line is most of the cost of a
  * short program.
@@ -19,7 +19,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-/* The fifth argument is always 0, as prctl wants it. */
+/* The fifth argument is always 0, as prctl requires. */
 #if defined(__x86_64__)
 static long call(long number, long a, long b, long c, long d) {
   long result;
@@ -64,7 +64,7 @@ static int number(const char *text, long *value) {
   return 1;
 }
 
-/* Says why there is no program, in one piece, and ends. */
+/* Reports with one write why the program cannot be started, and exits. */
 static void __attribute__((noreturn)) fail(char kind, long error, const char *about) {
   char text[PATH_ROOM + 32];
   size_t at = 0, digits = 0;
@@ -102,12 +102,12 @@ __attribute__((unused)) static void enter(const char *procs, long uid, long gid,
   check(call(__NR_setpriority, PRIO_PROCESS, 0, 0, 0), "resetting the priority");
   limit(RLIMIT_CORE, 0, 0);
   limit(RLIMIT_NOFILE, 1024, 65536);
-  limit(RLIMIT_NPROC, ~0UL, ~0UL); /* processes are counted by the cgroup, not for the user as a whole */
+  limit(RLIMIT_NPROC, ~0UL, ~0UL); /* the cgroup limits processes, not the user as a whole */
   if (file_size > 0) limit(RLIMIT_FSIZE, (unsigned long)file_size, (unsigned long)file_size);
   check(call(__NR_setgroups, 0, 0, 0, 0), "dropping groups");
   check(call(__NR_setresgid, gid, gid, gid, 0), "becoming the group");
   check(call(__NR_setresuid, uid, uid, uid, 0), "becoming the user");
-  if (uid == 0) return; /* has every privilege there is already */
+  if (uid == 0) return; /* root already has every privilege */
   check(call(__NR_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0), "setting no_new_privs");
 }
 
@@ -116,12 +116,12 @@ struct refusal {
   long error;
 };
 
-/* What the kernel's refusal to execute a file means. */
+/* Why the kernel did not execute a file. */
 static struct refusal refused(const char *path, long error) {
   struct stat file;
   int seen = call(__NR_newfstatat, AT_FDCWD, (long)path, (long)&file, 0) == 0;
   switch (error) {
-  case ENOENT: /* where it is there, its own interpreter is what is missing */
+  case ENOENT: /* if the file exists, its interpreter is missing */
     return (struct refusal){seen ? 'x' : 'n', error};
   case ENOTDIR:
   case ELOOP:
@@ -167,7 +167,7 @@ static void __attribute__((noreturn)) become(char **argv, char **env) {
       struct refusal why = execute(path, argv, env);
       if (why.kind != 'n') {
         if (why.error != EACCES) give_up(why, path);
-        if (!denied.kind) { /* another directory may have one that is allowed */
+        if (!denied.kind) { /* another directory may have one that may be executed */
           denied = why;
           for (size_t i = 0; i < at; i++) denied_path[i] = path[i];
         }
@@ -186,10 +186,10 @@ void __attribute__((noreturn, used)) begin(long *stack) {
   if (count < 8 || !number(argv[2], &uid) || !number(argv[3], &gid) || !number(argv[4], &file_size) || !number(argv[5], &descriptor))
     fail('s', EINVAL, "reading its arguments");
   report = (int)descriptor;
-#ifndef WITHOUT_PRIVILEGES /* as in a test */
+#ifndef WITHOUT_PRIVILEGES /* in a test */
   enter(argv[1], uid, gid, file_size);
 #endif
-  if (report) call(__NR_fcntl, report, F_SETFD, FD_CLOEXEC, 0); /* the program must not have what it could tell lies with */
+  if (report) call(__NR_fcntl, report, F_SETFD, FD_CLOEXEC, 0); /* so that the program cannot write false reports */
   long error = *argv[6] ? -call(__NR_chdir, (long)argv[6], 0, 0, 0) : 0;
   if (error) fail('c', error, argv[6]);
   become(argv + 7, env);

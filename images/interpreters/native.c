@@ -1,14 +1,14 @@
 /*
  * The few things that javascript.mjs needs and JavaScript cannot do, as a Node-API addon:
  *   listen     a thread that waits for the agent's messages and for SIGINT, so that neither depends on descriptors or signal handlers
- *              that user code can reach; it starts executions with no JavaScript frame of ours beneath them
- *   redirect   point descriptors 0, 1, 2 at an execution's files (dup2), and letGo away from them
- *   write      write all of a buffer to a pipe, also to one that somebody has made non-blocking
- *   terminate  stop the running JavaScript (process.exit, SIGINT); V8 has it, Node-API has not
- *   reseed     mix entropy into Node's own OpenSSL, which a clone shares with its template
+ *              that user code can reach; it starts executions with no JavaScript frame of ours below them
+ *   redirect   redirect descriptors 0, 1, 2 to an execution's files (dup2); letGo redirects them to /dev/null
+ *   write      write a whole buffer to a pipe, even if a process has made it non-blocking
+ *   terminate  stop the running JavaScript (process.exit, SIGINT), which V8 can do but Node-API cannot
+ *   reseed     mix entropy into Node's own OpenSSL, whose state a clone shares with its template
  *
  * Build: gcc -O2 -Wall -Wextra -shared -fPIC -o /usr/lib/exec-sandbox/native.node native.c
- * (for arm64: aarch64-linux-gnu-gcc, same options). No headers needed: what is used of Node 24 is declared below.
+ * (for arm64: aarch64-linux-gnu-gcc, same options). No headers are needed: what is used of Node 24 is declared below.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -76,20 +76,20 @@ static void *isolate;
 static pthread_t listener;
 static napi_threadsafe_function queue;    /* from any thread to on_message, on the main thread */
 static napi_ref prepare, settle, interrupt, connection, dispatch;
-static atomic_bool running;               /* user code is being executed: SIGINT means it */
+static atomic_bool running;               /* user code is running: SIGINT is for it */
 struct text { size_t size; char text[]; };
 static struct text settle_only;           /* a message that is neither an execution nor an interrupt */
 static atomic_int interrupts, acknowledged;
 static uint32_t *async_stack_length;      /* Node's own count of nested asynchronous contexts */
-static struct pollfd vital[32];           /* Node's own descriptors: without them its event loop aborts, or sleeps for ever */
+static struct pollfd vital[32];           /* Node's own descriptors: without them its event loop aborts, or blocks for ever */
 static int vital_count;
 
-enum { MESSAGE = 4096 };  /* bytes that a FIFO takes or gives at once (PIPE_BUF) */
-enum { GRACE = 50 };  /* milliseconds for the event loop to take an interrupt, before the running JavaScript is stopped */
+enum { MESSAGE = 4096 };  /* bytes that one write to, or read from, a FIFO transfers at once (PIPE_BUF) */
+enum { GRACE = 50 };  /* milliseconds for the event loop to handle an interrupt, before the running JavaScript is stopped */
 
 /* ---- The main thread's side ---------------------------------------------------------------------------------------------------------- */
 
-/* A call that does not leave anything behind, whatever happens to the JavaScript it runs. */
+/* Calls a function, and clears its exception or termination. */
 static napi_value call(napi_env env, napi_value self, napi_ref function, size_t count, const napi_value *arguments) {
   napi_value callee, result = NULL, ignored;
   if (!self) napi_get_undefined(env, &self);
@@ -102,7 +102,7 @@ static napi_value call(napi_env env, napi_value self, napi_ref function, size_t 
   return result;
 }
 
-/* An execution: prepare(message) gives the inspector's message; the inspector, called from here, runs it with no frame of ours. */
+/* Runs an execution: prepare(message) returns the inspector's message; the inspector, called from here, runs it with no frame of ours. */
 static void on_message(napi_env env, napi_value unused, void *context, void *data) {
   (void)unused, (void)context;
   struct text *received = data;
@@ -141,13 +141,13 @@ static void watch_sigint(void) {
   struct sigaction current, ours = {.sa_handler = on_sigint};
   sigaction(SIGINT, NULL, &current);
   if (!node_default) node_default = current.sa_handler;
-  /* Not where the user's own `process.on("SIGINT")` is in place; after its removal Node leaves the default, which is death. */
+  /* Not while the user's own `process.on("SIGINT")` is set; after its removal Node sets the default, which kills the process. */
   if (current.sa_handler == SIG_DFL || current.sa_handler == node_default) sigaction(SIGINT, &ours, NULL);
 }
 
-/* Runs on the main thread, between two steps of JavaScript. What is stopped does not leave its asynchronous contexts: Node takes a count
-   of 0 for "already left" (as after an uncaught exception), and anything else that does not match for corruption. An interrupt that the
-   event loop has taken meanwhile is not to be stopped by itself. */
+/* Runs on the main thread, between two steps of JavaScript. Code that is stopped does not leave its asynchronous contexts: for Node, a
+   count of 0 means "already left" (as after an uncaught exception), and any other mismatch is corruption. If the event loop has handled
+   the interrupt meanwhile, its handler must not be stopped. */
 static void stop(void *unused, void *data) {
   (void)unused, (void)data;
   if (!atomic_load(&running) || atomic_load(&acknowledged) == atomic_load(&interrupts)) return;
@@ -164,7 +164,7 @@ static void *listen_for_messages(void *unused) {
   sigdelset(&during_poll, SIGINT);
   snprintf(path, sizeof path, "%s/in", home);
   for (;;) {
-    /* The agent keeps the other end open, so the FIFO can be opened anew whenever user code has closed it. */
+    /* The agent keeps the other end open, so the FIFO can be opened again whenever user code has closed it. */
     if (fd < 0) fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) _exit(70);
     struct pollfd events = {fd, POLLIN, 0};
@@ -191,7 +191,7 @@ static void *listen_for_messages(void *unused) {
   return NULL;
 }
 
-/* V8 is out of heap and will not come back: say so where the agent looks, then die as Node would. */
+/* V8 is out of heap and does not continue after this: write the evidence, then abort as Node would. */
 static void on_out_of_memory(const char *location, const void *details) {
   static const char text[] =
       "{\"exitCode\":134,\"exception\":{\"type\":\"MemoryError\",\"message\":\"JavaScript heap out of memory\",\"traceback\":\"\","
@@ -218,7 +218,7 @@ static void note_vital_descriptors(void) {
     if (fcntl(fd, F_GETFD) >= 0) vital[vital_count++] = (struct pollfd){fd, 0, 0};
 }
 
-/* User code has closed what Node cannot be without: better now, as Node itself would, than in the next execution. */
+/* User code has closed descriptors that Node needs: fail now, as Node itself would, and not in the next execution. */
 static void check_vital_descriptors(void) {
   poll(vital, vital_count, 0);
   for (int i = 0; i < vital_count; i++)
@@ -253,7 +253,7 @@ static napi_value js_listen(napi_env env, napi_callback_info info) {
   return NULL;
 }
 
-/* run(DIR/SLOT or ""): user code is (not) running from here on. While it runs, only it keeps the event loop alive: see onIdle. */
+/* run(DIR/SLOT or ""): from here on user code is running (or not). While it runs, only it keeps the event loop alive: see onIdle. */
 static napi_value js_run(napi_env env, napi_callback_info info) {
   ARGUMENTS(1);
   size_t length = 0;
@@ -289,7 +289,7 @@ static napi_value js_redirect(napi_env env, napi_callback_info info) {
   return NULL;
 }
 
-/* letGo(): makes descriptors 1 and 2 nobody's, so that the agent can tell whether anybody else still holds the execution's pipes */
+/* letGo(): redirects descriptors 1 and 2, so that the agent can see whether another process has the execution's pipes open */
 static napi_value js_let_go(napi_env env, napi_callback_info info) {
   (void)env, (void)info;
   for (int fd = 0; fd < 3; fd++) redirect("/dev", "null", O_RDWR, fd);
@@ -305,7 +305,7 @@ static void write_all(int fd, const char *data, size_t length) {
       struct pollfd events = {fd, POLLOUT, 0};
       poll(&events, 1, -1);
     } else if (n < 0 && errno != EINTR) {
-      return; /* closed by the user, or nobody reads any more */
+      return; /* the user closed it, or there is no reader any more */
     }
   }
 }
@@ -330,7 +330,7 @@ static napi_value js_send(napi_env env, napi_callback_info info) {
   napi_get_value_string_utf8(env, argument[0], line, sizeof line, &length);
   snprintf(path, sizeof path, "%s/out", home);
   int fd = open(path, O_WRONLY | O_CLOEXEC);
-  if (fd < 0) _exit(70); /* user code has removed it, or has no descriptor left: nobody would ever hear of this end */
+  if (fd < 0) _exit(70); /* the FIFO or every descriptor is gone: die, so that the agent notices this end */
   write_all(fd, line, length);
   close(fd);
   return NULL;
@@ -346,7 +346,7 @@ static napi_value js_dup(napi_env env, napi_callback_info info) {
   return result;
 }
 
-/* kill(pid, number): 0, or an error's number below it */
+/* kill(pid, number): 0, or an error number below 0 */
 static napi_value js_kill(napi_env env, napi_callback_info info) {
   ARGUMENTS(2);
   int32_t pid = 0, number = 0;

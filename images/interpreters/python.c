@@ -1,17 +1,17 @@
 /*
  * What python.py needs and Python cannot do: a library that is preloaded into the one Python that serves executions.
  *
- *   run        The outermost loop. python.py is a generator: what it yields, a function and its arguments, is called from here while the
- *              generator is suspended, so with no frame of ours beneath it. The user's module has no caller, as in `python3 script.py`.
- *   write …    A thread that has outlived its execution prints where that execution printed, and so do the children that it starts,
- *              though descriptors 1 and 2 are another execution's by then. This is in libc's functions, so that no class of ours stands
- *              between users and their streams.
- *   nudged     SIGINT may come between Python's last look for signals and a system call that waits, `time.sleep`, and would be seen only
- *              after it. The agent's SIGURG ends the call; Python then looks, and goes on waiting if there was nothing.
- *   receive, send, enter, leave: the agent's messages and an execution's descriptors, without an open descriptor of ours in between
+ *   run        The outermost loop. python.py is a generator: it yields a function and its arguments, which are called from here while the
+ *              generator is suspended, with no frame of ours below. The user's module has no caller, as in `python3 script.py`.
+ *   write …    A thread that outlives its execution prints where that execution printed, and so do the children that it starts,
+ *              although descriptors 1 and 2 then belong to another execution. This is done in libc's functions, so that there is no class
+ *              of ours between users and their streams.
+ *   nudged     SIGINT may come between Python's last check for signals and a blocking system call such as `time.sleep`, and would be
+ *              handled only after it. The agent's SIGURG ends the call; Python then checks, and continues to wait if there was no signal.
+ *   receive, send, enter, leave: the agent's messages and an execution's descriptors, with no descriptor of ours open in between
  *
  * Build: gcc -O2 -Wall -Wextra -shared -fPIC -o /usr/lib/exec-sandbox/python.so python.c
- * No headers needed: what is used of CPython 3.13 is declared below; its binary exports it.
+ * No headers are needed: what is used of CPython 3.13 is declared below; its binary exports it.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -69,25 +69,25 @@ static PyObject *new_none(void) {
 
 /* ---- Whose output it is --------------------------------------------------------------------------------------------------------------- */
 
-/* An execution, for as long as it lasts or a thread that it has started does. */
+/* An execution, which exists until it is over and the threads that it started have ended. */
 struct execution {
   int threads;
   bool over;
-  int kept[2]; /* once it is over: copies of its pipes, or -1 */
+  int kept[2]; /* after its end: copies of its pipes, or -1 */
   struct { dev_t device; ino_t inode; } pipe[2];
 };
 
-static struct execution *now;            /* the last to have begun */
-static bool nowhere;                     /* descriptors 0, 1 and 2 are our /dev/null, not its */
-static char place[512];                  /* whose pipes descriptors 1 and 2 still are, after an execution that needed no others */
-static int living;                       /* threads, but for the main one */
-static bool touched;                     /* something has read from descriptor 0 */
-static __thread struct execution *birth; /* what has started this thread; NULL for the main one, which is always in `now` */
+static struct execution *now;            /* the latest execution */
+static bool nowhere;                     /* descriptors 0, 1 and 2 are our /dev/null and not its files */
+static char place[512];                  /* the slot whose pipes descriptors 1 and 2 still are after an execution */
+static int living;                       /* threads except the main one */
+static bool touched;                     /* descriptor 0 has been read */
+static __thread struct execution *birth; /* the execution that started this thread; NULL for the main one, which always runs `now` */
 static pid_t server;
 static pthread_key_t thread_end;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-enum { NULL_FLAGS = O_RDWR | O_APPEND }; /* by which our /dev/null is told from a user's */
+enum { NULL_FLAGS = O_RDWR | O_APPEND }; /* distinguish our /dev/null from a user's */
 
 static ssize_t (*libc_write)(int, const void *, size_t);
 static ssize_t (*libc_read)(int, void *, size_t);
@@ -101,8 +101,8 @@ static bool is_pipe(int fd, const struct execution *it, int which) {
   return fd >= 0 && fstat(fd, &status) == 0 && status.st_dev == it->pipe[which].device && status.st_ino == it->pipe[which].inode;
 }
 
-/* Whether a descriptor is what we have made it, our /dev/null or a pipe of whichever execution, not something that the user has put
-   there. Only user code's directory for executions has FIFOs on that device. */
+/* Whether a descriptor is one that we opened: our /dev/null, or a pipe of any execution. Only the directories of executions have FIFOs on
+   that device. */
 static bool is_ours(int fd, const struct execution *it) {
   struct stat status;
   if (fstat(fd, &status) < 0) return false;
@@ -110,13 +110,14 @@ static bool is_ours(int fd, const struct execution *it) {
   return status.st_rdev == makedev(1, 3) && (fcntl(fd, F_GETFL) & (O_ACCMODE | O_APPEND)) == NULL_FLAGS;
 }
 
-/* Whether this thread belongs to an execution whose descriptors are not in their places any more. */
+/* Whether this thread belongs to an execution whose files are no longer descriptors 1 and 2. */
 static bool stray(void) { return birth && (birth != now || nowhere); }
 
 static int kept(int which) { return is_pipe(birth->kept[which], birth, which) ? birth->kept[which] : -1; }
 
-/* In a child of a stray thread, or where descriptors are a thread's own. They are those of the moment when the child was made: other
-   executions may have come and gone since, while a thread waits for the child that shares our memory. */
+/* Called in a child of a stray thread, or in a thread with descriptors of its own: points them at the execution's pipes again. They are
+   as they were when the child was made: since then other executions may have run, while the thread waits for a child that shares our
+   memory. */
 static void return_home(struct execution *it) {
   for (int i = 0; i < 2; i++) {
     if (is_pipe(1 + i, it, i) || !is_ours(1 + i, it)) continue;
@@ -138,7 +139,7 @@ static void let_pipes_go(struct execution *it) {
   }
 }
 
-/* With the lock held: nothing of an execution is left that could print. */
+/* Called with the lock held: frees an execution when nothing of it is left that could print. */
 static void settle(struct execution *it) {
   if (!it->over || it->threads > 0) return;
   let_pipes_go(it);
@@ -197,8 +198,8 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
   return error;
 }
 
-/* Every child between its fork and its program comes here, also one that shares our memory (vfork); first, as a rule, to close what it
-   is not to inherit, our copies too. */
+/* Every child between its fork and its program calls this, including one that shares our memory (vfork), usually first: it closes what
+   the program must not inherit, including our copies. */
 int close_range(unsigned first, unsigned last, int flags) {
   if (stray() && getpid() != server) return_home(birth);
   return (int)syscall(SYS_close_range, first, last, flags);
@@ -218,7 +219,7 @@ static void in_child(void) {
   birth = NULL;
 }
 
-/* What libc does between a fork of its own and a program: done by a thread whose descriptors are its own. */
+/* Runs what forks inside libc in a thread that has descriptors of its own. */
 struct call { struct execution *birth; int result, error; int (*run)(struct call *); const void *arguments[7]; };
 
 static void *elsewhere(void *data) {
@@ -264,7 +265,7 @@ int system(const char *command) {
 
 /* ---- Functions for python.py ------------------------------------------------------------------------------------------------------------ */
 
-enum { MESSAGE = 4096 }; /* bytes that a FIFO takes or gives at once (PIPE_BUF) */
+enum { MESSAGE = 4096 }; /* bytes that one write to, or read from, a FIFO transfers at once (PIPE_BUF) */
 
 static const char *home; /* DIR */
 
@@ -273,7 +274,7 @@ static int open_file(const char *directory, const char *name, int flags) {
   snprintf(path, sizeof path, "%s/%s", directory, name);
   int fd = open(path, flags, 0600);
   if (fd >= 0 || errno != EMFILE) return fd;
-  /* User code has used up its descriptors. Allow a few more: the limit is the user's own (soft) one. */
+  /* User code has used up the descriptors. Allow a few more: this is only the user's own (soft) limit. */
   struct rlimit limit;
   getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_cur + 16 < limit.rlim_max ? limit.rlim_cur + 16 : limit.rlim_max;
@@ -281,14 +282,14 @@ static int open_file(const char *directory, const char *name, int flags) {
   return open(path, flags, 0600);
 }
 
-/* receive(): the agent's next message. Signal handlers of the user's run meanwhile. */
+/* receive(): the agent's next message. The user's signal handlers run meanwhile. */
 static PyObject *receive(PyObject *self, PyObject *const *arguments, ssize_t count) {
   (void)self, (void)arguments, (void)count;
   char message[MESSAGE];
   ssize_t size = -1;
   while (size < 0) {
     PyThreadState *state = PyEval_SaveThread();
-    /* Opened anew each time (the agent keeps the other end): whatever user code closes, this works. */
+    /* Opened again each time (the agent keeps the other end open), so it works whatever user code closes. */
     int fd = open_file(home, "in", O_RDONLY | O_CLOEXEC);
     if (fd >= 0) size = libc_read(fd, message, sizeof message);
     int error = errno;
@@ -334,13 +335,13 @@ static bool is_null(int fd) {
   return fstat(fd, &status) == 0 && status.st_rdev == makedev(1, 3);
 }
 
-/* As redirect() has left it: user code may have set its flags, or opened it anew, and children may have made it one that does not block
-   (Node does). */
+/* Whether a descriptor is as redirect() left it: user code may have set its flags, or opened it again, and children may have made it
+   non-blocking (Node does). */
 static bool is_plain(int fd, int flags) {
   return (fcntl(fd, F_GETFL) & (O_ACCMODE | O_NONBLOCK | O_APPEND | O_ASYNC | O_DIRECT)) == flags && fcntl(fd, F_GETFD) == 0;
 }
 
-/* Whether descriptors 0, 1 and 2 are an execution's already, because the last one had the same place. */
+/* Whether descriptors 0, 1 and 2 are already those of an execution, because the last one had the same slot. */
 static bool are_there(const char *directory) {
   if (!place[0] || strcmp(place, directory) != 0 || !is_null(0) || !is_plain(0, O_RDONLY)) return false;
   for (int i = 0; i < 2; i++)
@@ -348,7 +349,7 @@ static bool are_there(const char *directory) {
   return true;
 }
 
-/* enter(DIR/SLOT, whether there is input): descriptors 0, 1 and 2 become an execution's */
+/* enter(DIR/SLOT, whether there is input): redirects descriptors 0, 1 and 2 to an execution's files */
 static PyObject *enter(PyObject *self, PyObject *const *arguments, ssize_t count) {
   (void)self, (void)count;
   const char *directory = PyUnicode_AsUTF8AndSize(arguments[0], NULL);
@@ -379,9 +380,10 @@ static PyObject *enter(PyObject *self, PyObject *const *arguments, ssize_t count
   return new_none();
 }
 
-/* leave(whether to stay): the execution is over. Descriptors stay as they are where it may yet print in the main thread, and where there
-   is no other: the agent sees whether this process is alone, and then gives the next execution the same place. Else its pipes are let go,
-   so that the agent can tell whether anybody else still holds them, but for what its threads need. Returns what to say to the agent. */
+/* leave(whether to stay): the execution is over. The descriptors stay as they are if it may still print in the main thread, or if that is
+   the only thread: the agent checks whether this process is alone, and then gives the next execution the same slot. Otherwise its pipes
+   are closed, except copies for its threads, so that the agent can see whether another process has them open. Returns the word for the
+   agent. */
 static PyObject *leave(PyObject *self, PyObject *const *arguments, ssize_t count) {
   (void)self, (void)count;
   bool stay = PyObject_IsTrue(arguments[0]) == 1;
@@ -402,7 +404,7 @@ static PyObject *leave(PyObject *self, PyObject *const *arguments, ssize_t count
   return PyUnicode_FromString(!stay && place[0] ? "held" : "done");
 }
 
-/* unread(): whether nobody has asked for input */
+/* unread(): whether stdin has not been read */
 static PyObject *unread(PyObject *self, PyObject *const *arguments, ssize_t count) {
   (void)self, (void)arguments, (void)count;
   return PyBool_FromLong(!touched);
@@ -415,12 +417,12 @@ static PyMethodDef functions[] = {
 
 /* ---- The outermost loop ----------------------------------------------------------------------------------------------------------------- */
 
-/* A trace or profile function of the user's, which is for their own code only and must not act on python.py. */
+/* The user's trace or profile function, which is for the user's code only and must not see python.py. */
 struct hook { PyObject *get, *set, *function; };
 static struct hook hooks[2];
 static PyObject *delegate; /* "gi_yieldfrom" */
 
-enum { RECURSION = 1000 }; /* Python's default, and ours; users may set another for theirs */
+enum { RECURSION = 1000 }; /* Python's default, and ours; users may set another for their code */
 static int recursion = RECURSION;
 
 static PyObject *call(PyObject *function, PyObject *argument) {
@@ -438,8 +440,8 @@ static void set_hook(struct hook *hook, PyObject *function) {
   discard(done);
 }
 
-/* The suspended generators, which are one that delegates to the next: while user code runs, its `gc` does not find them. (It could
-   close them.) Returns how many there are. */
+/* Hides the suspended generators, each of which delegates to the next, from the user's `gc`, which could close them. Returns how many there
+   are. */
 enum { DEEPEST = 8 };
 static int hide(PyObject *generator, PyObject **hidden) {
   int count = 0;
@@ -460,7 +462,7 @@ static void unhide(PyObject **hidden, int count) {
   }
 }
 
-/* Calls what the generator has yielded, (function, argument…). */
+/* Calls what the generator yielded: (function, argument…). */
 static PyObject *call_for_user(PyObject *request) {
   PyObject *items[8];
   ssize_t count = PyTuple_Size(request);
@@ -482,7 +484,7 @@ static PyObject *call_for_user(PyObject *request) {
   return result;
 }
 
-/* Serves until the generator returns: its value is the exit status. */
+/* Runs the generator until it returns: its value is the exit status. */
 static int serve(PyObject *generator) {
   PyObject *throw = PyUnicode_FromString("throw"), *request, *value = new_none();
   delegate = PyUnicode_FromString("gi_yieldfrom");
@@ -523,7 +525,7 @@ static char *read_text(const char *path) {
   return text;
 }
 
-/* python.py as a module that is in no list of modules, with the functions above; its `serve(DIR)` is the generator. */
+/* Loads python.py as a module that no list of modules has, with the functions above; its `serve(DIR)` is the generator. */
 static PyObject *load(const char *path, const char *text) {
   PyObject *code = Py_CompileString(text, path, FILE_INPUT), *module = PyDict_New(), *sys = PyImport_ImportModule("sys"), *arguments[1];
   if (!code || !sys) return NULL;
@@ -544,9 +546,9 @@ static PyObject *load(const char *path, const char *text) {
 
 static void nudged(int number) { (void)number; }
 
-/* In place of the main function of `python3 python.py DIR`. */
+/* Replaces the main function of `python3 python.py DIR`. */
 static int run(int count, char **arguments, char **environment) {
-  static _Alignas(max_align_t) char config[8192]; /* PyConfig, which is ten times smaller */
+  static _Alignas(max_align_t) char config[8192]; /* for PyConfig, which is ten times smaller */
   (void)environment;
   unsetenv("LD_PRELOAD");
   PyConfig_InitPythonConfig(config);

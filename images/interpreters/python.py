@@ -3,22 +3,23 @@
 The agent starts `python3 python.py DIR` once, with python.so preloaded, and then writes `exec NNN SLOT` into the FIFO DIR/in for every
 execution, with settings and code below that line where they are short; DIR/SLOT holds the FIFOs for its output, and files for what is
 long. We answer through DIR/out (`ready`, `started NNN reseeded`, `done NNN EVIDENCE`; long evidence goes to DIR/SLOT/evidence), with
-`held` in place of `done` when descriptors 1 and 2 are the execution's still and nothing of ours will print there. The
-protocol is described with the agent; this file is only the Python end of it.
+`held` in place of `done` when descriptors 1 and 2 are still the execution's and we will not print there. The agent's package
+`interpreter` is the other end of this protocol.
 
-User code runs in the main thread, in a real and clean `__main__`, and may do anything to this process. Hence the habits here:
+User code runs in the main thread, in a real and clean `__main__`, and may do anything to this process. So the rules here are:
   * nothing of ours is reachable by name from `__main__`, and no descriptor of ours is open while user code runs;
-  * no frame of ours is on the stack while user code runs: what is the user's, or runs the user's code in disguise (`__repr__`, `__str__`,
-    `flush`), is yielded, as a function and its arguments, to the loop in python.c, which calls it and sends us what it returns;
-  * every name we need is bound here first, from a private copy of the builtins, so that shadowing or patching does not reach us;
-  * what runs the user's code in disguise is part of the execution and can be interrupted like it.
+  * no frame of ours is on the stack while user code runs: the user's code, and what calls it indirectly (`__repr__`, `__str__`, `flush`),
+    is yielded, as a function and its arguments, to the loop in python.c, which calls it and sends us what it returns;
+  * every name we need is bound here first, from a private copy of the builtins, so that shadowing or patching does not affect us;
+  * what calls the user's code indirectly is part of the execution and can be interrupted too.
 
-`receive`, `send`, `enter`, `leave` and `unread` are python.c's, as is what gives a left-over thread's output to the execution that started it.
+`receive`, `send`, `enter`, `leave` and `unread` are in python.c, which also sends a left-over thread's output to the execution that
+started it.
 """
 
 import builtins
 
-# Functions look builtins up here (the dictionary is taken when a function is created): `builtins.len = None` must not break us.
+# Functions look builtins up here (they get this dictionary when they are created): `builtins.len = None` must not break us.
 __builtins__ = dict(vars(builtins))
 
 import _ast
@@ -37,16 +38,16 @@ import traceback
 import types
 from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
 
-# What most programs import anyway, and what draws no random numbers (a template must not hold any): warm in every clone.
+# What most programs import anyway, and what draws no random numbers (a template must not contain any): already loaded in every clone.
 import collections, dataclasses, datetime, functools, json, math, pathlib, re, subprocess, time, typing  # noqa: E401, F401
 
-MESSAGE = 4096  # bytes that a FIFO takes or gives at once (PIPE_BUF)
+MESSAGE = 4096  # bytes that one write to, or read from, a FIFO transfers at once (PIPE_BUF)
 PARSE_ONLY = 0x400  # ast.PyCF_ONLY_AST
 
-# Evidence travels in one frame of at most 256 KiB. These bound its parts, in bytes of JSON text.
+# Evidence is sent in one frame of at most 256 KiB. These limit its parts, in bytes of JSON text.
 REPR_LIMIT = JSON_LIMIT = TRACEBACK_LIMIT = 48 * 1024
 MESSAGE_LIMIT = 16 * 1024
-ITEM_LIMIT = 16 * 1024  # items of a list, set or dict whose repr is asked for
+ITEM_LIMIT = 16 * 1024  # items of a list, set or dict for which repr is called
 
 open_, read, write, close, fstat, dup, dup2, O_RDONLY, O_WRONLY, O_FILE = (
     os.open,
@@ -75,7 +76,7 @@ def open_path(path, flags):
     except OSError as error:
         if error.errno != errno.EMFILE:
             raise
-    # User code has used up its descriptors. Allow a few more: the limit is the user's own (soft) one.
+    # User code has used up the descriptors. Allow a few more: this is only the user's own (soft) limit.
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -87,7 +88,7 @@ def close_quietly(fd):
     try:
         close(fd)
     except OSError:
-        pass  # closed under us by a thread of the user's
+        pass  # a thread of the user closed it
 
 
 def read_file(path):
@@ -133,11 +134,11 @@ def make_streams():
     return text_input(), text_output(1, "<stdout>", "surrogateescape"), text_output(2, "<stderr>", "backslashreplace")
 
 
-spare = []  # streams for the next execution, made while nobody waits for us
+spare = []  # streams for the next execution, made while no execution waits
 
 
 def state(stream):
-    """What user code can have changed about a stream; no two equal ones behave differently."""
+    """What user code can have changed about a stream; streams with an equal state behave the same."""
     raw = stream.buffer.raw
     return (
         type(stream),
@@ -155,7 +156,7 @@ def state(stream):
 
 
 def untouched(streams):
-    """Whether an execution's streams are as new. (Making them is a third of a short execution.)"""
+    """Whether an execution's streams are like new ones. (Making them is a third of a short execution.)"""
     try:
         return [state(stream) for stream in streams] == new_states
     except Exception:
@@ -168,7 +169,7 @@ def set_streams():
 
 
 def give_up(fd, stream):
-    """What a stream could not write is lost, as at the end of any process; it would else come out where a later execution prints."""
+    """Drops what a stream could not write, as at the end of any process; otherwise a later execution would print it."""
     saved = null = -1
     try:
         try:
@@ -200,9 +201,9 @@ def flush_streams(streams):
             flushed = False  # nowhere to write
             give_up(fd, stream)
         except Exception:
-            flushed = False  # closed by the user, who had it flushed
+            flushed = False  # the user closed it, which flushed it
     ctypes = sys.modules.get("ctypes")
-    if ctypes:  # C code loaded by the user may have printed through libc
+    if ctypes:  # C code that the user loaded may have printed through libc
         try:
             ctypes.pythonapi.fflush(None)
         except Exception:
@@ -216,9 +217,9 @@ def flush_streams(streams):
 def reseed(entropy):
     """Make this clone's random numbers its own.
 
-    `os.urandom`, `secrets`, `uuid.uuid4` and `random.SystemRandom` ask the kernel, which the agent has reseeded. What remembers a state
-    in this process is dealt with here. The secret of `hash(str)` cannot change in a running process: it is the same in all clones of a
-    template, and it only protects a process against hash collisions made by its own input.
+    `os.urandom`, `secrets`, `uuid.uuid4` and `random.SystemRandom` ask the kernel, which the agent has reseeded. Generators with a
+    state in this process are reseeded here. The secret of `hash(str)` cannot change in a running process: it is the same in all clones
+    of a template, and it only protects a process against hash collisions made by its own input.
     """
     modules = sys.modules.copy()
     number = int.from_bytes(entropy, "little")
@@ -252,7 +253,7 @@ class NotPlain(Exception):
 
 
 def plain_json(value, room, depth=0):
-    """`value` as JSON if it is plain data that JSON and JavaScript hold exactly; raises NotPlain if not, or if longer than room[0]."""
+    """`value` as JSON if JSON and JavaScript represent it exactly; raises NotPlain if not, or if longer than room[0]."""
     kind = type(value)
     if value is None or value is True or value is False:
         text = "null" if value is None else "true" if value else "false"
@@ -284,7 +285,7 @@ def plain_json(value, room, depth=0):
 
 
 def bounded_repr(value):
-    """repr(value), without building a huge text of a huge plain value."""
+    """repr(value), without building a huge text for a huge plain value."""
     kind = type(value)
     if kind in (str, bytes, bytearray) and len(value) > REPR_LIMIT:
         value = value[:REPR_LIMIT]
@@ -317,7 +318,7 @@ def type_name(kind):
 
 
 def describe_command(error):
-    """The command that an uncaught OSError of `subprocess` says could not be started."""
+    """The command that could not be started, according to an uncaught OSError of `subprocess`."""
     frame = error.__traceback__
     while frame and frame.tb_next:
         frame = frame.tb_next
@@ -334,21 +335,21 @@ def describe_command(error):
 
 
 def errno_name(error):
-    """The name of an OSError's number; those of the search for a name are numbers of their own."""
+    """The name of an OSError's number; errors of name resolution have numbers of their own."""
     if type(error).__name__ == "gaierror" and error.errno == -3:
         return "EAI_AGAIN"
     return errno.errorcode.get(error.errno)
 
 
 def cause_errno(error):
-    """The JSON of the errno of the OSError that an exception was raised for: what a library that wraps errors passes on."""
+    """The JSON of the errno of the OSError that caused an exception, as libraries that wrap errors keep it."""
     for _ in range(16):
         inner = error.__cause__
         if inner is None:
             inner = getattr(error, "reason", None)
         if not isinstance(inner, BaseException):
             inner = next((it for it in error.args if isinstance(it, BaseException)), None)
-        # An error of the system raised for another passes it on; any other may only have happened meanwhile.
+        # An OSError raised from another keeps its cause; any other context may be unrelated.
         if inner is None and isinstance(error, OSError) and not error.__suppress_context__:
             inner = error.__context__
         if inner is None:
@@ -360,13 +361,13 @@ def cause_errno(error):
 
 
 def child_status(error):
-    """The JSON of the status of the program that an exception of `subprocess` says has failed; below 0 it is a signal's."""
+    """The JSON of the status of the program that failed, according to an exception of `subprocess`; below 0 it is a signal."""
     status = error.returncode if type(error).__name__ == "CalledProcessError" else None
     return f',"childStatus":{status}' if type(status) is int else ""
 
 
 def describe_exception(error, message, text):
-    """The JSON of an exception and of the commands it blames."""
+    """The JSON of an exception and of the commands that caused it."""
     number = path = module = "null"
     commands = cause = ""
     if isinstance(error, OSError):
@@ -379,7 +380,7 @@ def describe_exception(error, message, text):
     if number == "null":
         try:
             cause = cause_errno(error) + child_status(error)
-        except Exception:  # it is the user's object, which may do anything when it is looked at
+        except Exception:  # the object is the user's, and reading it may do anything
             pass
     return (
         f'{{"type":{clip(type_name(type(error)), 1024)},"message":{clip(message, MESSAGE_LIMIT)},'
@@ -405,7 +406,7 @@ class Outcome:
 
 
 class Overlay:
-    """The environment and directory of one execution, taken back afterwards where the user did not change them."""
+    """The environment and directory of one execution, restored afterwards unless the user changed them."""
 
     def __init__(self, env, cwd):
         self.env, self.cwd, self.saved_env, self.saved_cwd = env, cwd, {}, None
@@ -418,7 +419,7 @@ class Overlay:
             try:
                 self.saved_cwd = getcwd()
             except FileNotFoundError:
-                pass  # it was removed: nothing to come back to
+                pass  # it was removed
             chdir(self.cwd)
             self.cwd = getcwd()
 
@@ -438,29 +439,29 @@ class Overlay:
 
 
 def remember_source(name, source):
-    """Let tracebacks, warnings and `inspect` show the user's lines."""
+    """Lets tracebacks, warnings and `inspect` show the user's lines."""
     if "\r" in source:
         source = source.replace("\r\n", "\n").replace("\r", "\n")
     lines = [line + "\n" for line in source.split("\n")] if "\n" in source else [source + "\n"]
     try:
         linecache.cache[name] = (len(source), None, lines, name)
     except Exception:
-        pass  # the user has put something else there
+        pass  # the user replaced it
 
 
 def compile_code(data, name):
-    """(body, trailing expression), each a code object or None. What an exception leads to is done outside of its handler, where a
-    second one does not drag it into the traceback."""
+    """(body, trailing expression), each a code object or None. What follows an exception is done outside its handler, so that the
+    traceback of a second exception does not contain the first."""
     try:
         source = data.decode()
     except UnicodeDecodeError:
         source = None
     if source is None:
-        return compile(data, name, "exec", 0, True), None  # says what is wrong, as Python does
+        return compile(data, name, "exec", 0, True), None  # raises Python's own error
     source = source.removeprefix("\ufeff")
     remember_source(name, source)
     if len(source) < 200 and "\n" not in source and "\\" not in source and source[:1] not in (" ", "\t", "\f"):
-        # A single expression, perhaps: then there is no need for a tree. (What has a backslash could be warned of twice.)
+        # It may be a single expression, which needs no tree. (With a backslash there could be two warnings.)
         try:
             return None, compile(source, name, "eval", 0, True)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -470,14 +471,14 @@ def compile_code(data, name):
     except RecursionError:
         tree = None
     if tree is None:
-        return compile(source, name, "exec", 0, True), None  # too deep for an AST, perhaps not for the compiler
+        return compile(source, name, "exec", 0, True), None  # too deep for an AST, but maybe not for the compiler
     last = tree.body.pop() if tree.body and type(tree.body[-1]) is _ast.Expr else None
     body = compile(tree, name, "exec", 0, True) if tree.body else None
     return body, last and compile(_ast.Expression(last.value), name, "eval", 0, True)
 
 
 def exit_status(error, stream):
-    """What a process ends with for this SystemExit."""
+    """The exit status of a process for this SystemExit."""
     code = error.code
     if code is None:
         return 0
@@ -494,7 +495,7 @@ def without_our_frames(trace):
 
 
 def report(error, streams):
-    """Print an exception that user code did not catch, and make it the outcome."""
+    """Prints an exception that user code did not catch, and returns it as the outcome."""
     stderr = getattr(sys, "stderr", None)
     if stderr is None:
         stderr = streams[1]
@@ -505,10 +506,10 @@ def report(error, streams):
             return Outcome(1)
     trace = error.__traceback__ = without_our_frames(error.__traceback__)
     try:
-        # Calls the user's `__str__` once; what that raises, an interrupt too, is part of the text.
+        # Calls the user's `__str__` once; an exception in it, or an interrupt, becomes part of the text.
         summary = yield partial(traceback.TracebackException, type(error), error, trace, compact=True),
         message, text = str(summary), "".join(summary.format())
-    except Exception:  # the user has patched what `traceback` needs
+    except Exception:  # the user patched what `traceback` needs
         message, text = "", f"{type_name(type(error))}\n"
     try:
         if sys.excepthook is not sys.__excepthook__:
@@ -528,7 +529,7 @@ def report(error, streams):
 
 
 def run_code(data, name, overlay, streams):
-    """All of an execution that is, or may call, code of the user's."""
+    """The part of an execution that is, or may call, the user's code."""
     outcome = Outcome()
     try:
         if overlay:
@@ -555,17 +556,17 @@ def run_code(data, name, overlay, streams):
 
 
 def ignore_interrupt(signum, frame):
-    """Between executions there is nothing to interrupt. (SIG_IGN would be inherited by the user's background children.)"""
+    """Between executions there is nothing to interrupt. (The user's background children would inherit SIG_IGN.)"""
     hooks.missed = True
 
 
 
 
 class Hooks:
-    """What SIGINT does: what the user has set is for their own code only, and must not act on ours."""
+    """What SIGINT does: a handler that the user set is for the user's code only, and must not interrupt ours."""
 
     interrupt = _signal.default_int_handler
-    missed = False  # SIGINT has come before the execution that it means has begun
+    missed = False  # a SIGINT came before the execution that it is for
 
     def enter(self):
         _signal.signal(_signal.SIGINT, self.interrupt)
@@ -578,7 +579,7 @@ class Hooks:
                 self.interrupt = _signal.signal(_signal.SIGINT, ignore_interrupt) or self.interrupt
                 return
             except BaseException:
-                pass  # one arrived this very moment
+                pass  # one arrived at this moment
 
 
 hooks = Hooks()
@@ -589,7 +590,7 @@ def run_interruptibly(*arguments):
         hooks.enter()
         outcome = yield from run_code(*arguments)
         hooks.leave()
-    except BaseException as late:  # SIGINT while we were reporting the outcome
+    except BaseException as late:  # a SIGINT during the report of the outcome
         hooks.leave()
         outcome = Outcome(130)
         outcome.exception = describe_exception(late, "", "KeyboardInterrupt\n")[0]
@@ -597,7 +598,7 @@ def run_interruptibly(*arguments):
 
 
 def execute(directory, number, settings):
-    """Run an execution; returns the exit status in a child that user code forked, None otherwise."""
+    """Runs an execution; returns the exit status in a child that user code forked, None otherwise."""
     pid = getpid()
     _, marks, entropy, cwd, count, code = (settings or read_file(directory + "/settings")).split(b"\0", 5)
     env = {}
@@ -613,11 +614,11 @@ def execute(directory, number, settings):
         send(f"started {number} reseeded\n")
     if None in sys.path_importer_cache.values():
         for path in [path for path, finder in sys.path_importer_cache.items() if finder is None]:
-            del sys.path_importer_cache[path]  # a directory of packages may have come into being
+            del sys.path_importer_cache[path]  # a directory of packages may have been made since
     overlay = Overlay(env, cwd.decode()) if env or cwd else None
     outcome = yield from run_interruptibly(code, f"<exec-{number}>", overlay, streams[1:])
     if getpid() != pid:
-        return outcome.exit_code  # the user's child came to the end of the code: it ends as a process does
+        return outcome.exit_code  # a child that the user forked reached the end of the code: it exits
     if overlay:
         overlay.remove()
     evidence = outcome.json()
@@ -625,7 +626,7 @@ def execute(directory, number, settings):
         try:
             write_file(directory + "/evidence", evidence)
         except OSError:
-            pass  # the disk is full, say: the agent reports an execution without evidence
+            pass  # for example the disk is full: the agent reports an execution without evidence
         evidence = b""
     word = leave(_signal.getsignal(_signal.SIGALRM) is not _signal.SIG_DFL)
     send(f"{word} {number} {evidence.decode()}\n" if evidence else f"{word} {number}\n")
@@ -635,17 +636,17 @@ def execute(directory, number, settings):
 
 
 def make_spare():
-    """Work for the next execution that can be done now."""
+    """Does work for the next execution that can be done now."""
     if spare:
         return
     try:
         spare[:] = [make_streams()]
     except OSError:
-        pass  # the user has closed a descriptor
+        pass  # the user closed a descriptor
 
 
 def serve(directory):
-    """What python.c drives: yields (function, argument…) of the user's, is sent what it returns, and returns the exit status."""
+    """The generator that python.c runs: yields the user's (function, argument…), gets what it returns, and returns the exit status."""
     yield from warm_up(directory)
     send("ready\n")
     while True:
@@ -660,7 +661,7 @@ def serve(directory):
 
 
 def warm_up(directory):
-    """Take every path of an execution once, so that a clone finds its pages and caches warm."""
+    """Runs every code path of an execution once, so that its pages and caches are warm in each clone."""
     path = directory + "/warm-up"
     os.mkdir(path)
     for name in "stdin", "stdout", "stderr":
@@ -674,11 +675,11 @@ def warm_up(directory):
     os.rmdir(path)
     linecache.cache.clear()
     gc.collect()
-    gc.freeze()  # what is here stays: later collections need not visit it, which would unshare its pages in every clone
+    gc.freeze()  # these objects stay: later collections must not visit them, which would unshare their pages in every clone
 
 
 def new_main():
-    """The user's `__main__`: what `python3 -c` has, in place of this file."""
+    """The user's `__main__`, like that of `python3 -c`."""
     module = types.ModuleType("__main__")
     module.__builtins__ = builtins
     module.__loader__ = _frozen_importlib.BuiltinImporter

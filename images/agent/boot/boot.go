@@ -11,8 +11,8 @@ import (
 
 const deviceWait = 10 * time.Second
 
-// Run does everything from the initramfs to the final root file system, in
-// which the calling process goes on.
+// Run sets the machine up, from the initramfs to the final root file system, in
+// which the calling process continues.
 func Run() error {
 	unix.Umask(0o022)
 	if err := mountAll(kernelMounts); err != nil {
@@ -21,13 +21,13 @@ func Run() error {
 	if err := standardDescriptors(); err != nil {
 		return err
 	}
-	// What we say is little and must not be lost to rate limiting.
+	// The agent logs little, and none of it may be lost to rate limiting.
 	_ = os.WriteFile("/proc/sys/kernel/printk_devkmsg", []byte("on"), 0)
 	Log("agent started")
 	if err := loadModules("/modules"); err != nil {
 		return err
 	}
-	// For the network, should a host grant one. A kernel may have it built in.
+	// For the network, if a host grants one. A kernel may have it built in.
 	if err := loadModule("/modules/tun.ko"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("loading module tun: %w", err)
 	}
@@ -47,12 +47,12 @@ func Run() error {
 	if err := loopbackUp(); err != nil {
 		return err
 	}
-	complain()
+	logCrashes()
 	return nil
 }
 
-// prepareRoot makes the small things that an image built without a running
-// system lacks.
+// prepareRoot makes the links and files that the image lacks because it was
+// built without a running system.
 func prepareRoot() error {
 	links := map[string]string{
 		"/dev/fd":     "/proc/self/fd",
@@ -73,8 +73,8 @@ func prepareRoot() error {
 	if err := os.Chmod("/tmp", 0o777|os.ModeSticky); err != nil {
 		return fmt.Errorf("opening /tmp to all: %w", err)
 	}
-	// The machine's id changes with every clone. On tmpfs that costs no disk
-	// write in the handover.
+	// The machine's id changes with every clone. On tmpfs that takes no disk
+	// write.
 	if err := os.WriteFile(MachineID, nil, 0o444); err != nil {
 		return fmt.Errorf("making the machine id: %w", err)
 	}
@@ -89,7 +89,7 @@ func prepareRoot() error {
 	return nil
 }
 
-// MachineID is the file behind /etc/machine-id.
+// MachineID is the file that is mounted on /etc/machine-id.
 const MachineID = "/run/machine-id"
 
 func loopbackUp() error {

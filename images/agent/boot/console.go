@@ -1,5 +1,5 @@
-// Package boot takes the machine from the kernel's first process to a locked
-// down root file system, and turns it off again.
+// Package boot sets the machine up, from the kernel's first process to a
+// locked-down root file system, and powers it off.
 package boot
 
 import (
@@ -14,7 +14,7 @@ import (
 // machine started without "quiet".
 func Log(format string, args ...any) { kernelLog(6, fmt.Sprintf(format, args...)) }
 
-// Fatal says on the console why the machine cannot go on, and ends it.
+// Fatal logs why the machine cannot continue, and powers it off.
 func Fatal(err error) {
 	line := "exec-sandbox: fatal: " + strings.ReplaceAll(err.Error(), "\n", " ")
 	kernelLog(1, line)
@@ -26,7 +26,7 @@ func kernelLog(level int, line string) {
 		line = "exec-sandbox: " + line
 	}
 	kmsg, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
-	if err != nil { // /dev is not mounted yet, or this is not a machine of ours
+	if err != nil { // /dev is not mounted yet, or this is not our virtual machine
 		fmt.Fprintln(os.Stderr, line)
 		return
 	}
@@ -49,8 +49,8 @@ func Debug() bool {
 	return false
 }
 
-// standardDescriptors fills 0, 1 and 2, which the kernel leaves closed when the
-// initramfs has no console, so that no other file ends up there.
+// standardDescriptors opens 0, 1 and 2, which the kernel leaves closed when the
+// initramfs has no console, so that no other file gets these numbers.
 func standardDescriptors() error {
 	for {
 		fd, err := unix.Open("/dev/null", unix.O_RDWR, 0)
@@ -63,10 +63,9 @@ func standardDescriptors() error {
 	}
 }
 
-// complain makes the console what this process says its last words to: the
-// trace of a crash is all there is to find its cause with. Programs get
-// descriptors of their own.
-func complain() {
+// logCrashes makes the console the agent's standard error: the stack trace is the
+// only way to find the cause of a crash. Programs get descriptors of their own.
+func logCrashes() {
 	fd, err := unix.Open("/dev/console", unix.O_WRONLY|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return // this machine has no console

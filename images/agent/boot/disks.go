@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// findDisk waits for the disk with that virtio serial. A disk without any
-// serial is taken by its customary name.
+// findDisk waits for the disk with that virtio serial. A disk without a serial
+// is found by its usual name.
 func findDisk(serial, customary string, within time.Duration) (string, error) {
 	for deadline := time.Now().Add(within); ; time.Sleep(5 * time.Millisecond) {
 		serials, _ := filepath.Glob("/sys/block/*/serial")

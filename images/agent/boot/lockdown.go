@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sysctls narrow what user code can ask of the kernel, but for one. Modules come last: all
-// that is needed has been loaded, and nothing more ever will be.
+// sysctls restrict what user code can do with the kernel, except that they
+// allow it more inotify instances. Modules come last: all that are needed have
+// been loaded, and no more ever will be.
 var sysctls = []struct{ name, value string }{
 	{"kernel.io_uring_disabled", "2"},
 	{"kernel.unprivileged_bpf_disabled", "1"},
@@ -20,13 +21,13 @@ var sysctls = []struct{ name, value string }{
 	{"kernel.perf_event_paranoid", "3"},
 	{"kernel.sysrq", "0"},
 	{"kernel.kexec_load_disabled", "1"},
-	{"fs.inotify.max_user_instances", "1024"}, // each watch of a host is one
+	{"fs.inotify.max_user_instances", "1024"}, // each watch by a host takes one
 	{"fs.protected_symlinks", "1"},
 	{"fs.protected_hardlinks", "1"},
 	{"kernel.modules_disabled", "1"},
 }
 
-// LockDown narrows the kernel once everything is set up. A setting that this
+// LockDown restricts the kernel once everything is set up. A setting that this
 // kernel does not have is skipped; one that it refuses is an error.
 func LockDown() error {
 	for _, s := range sysctls {
@@ -43,11 +44,11 @@ func LockDown() error {
 	return nil
 }
 
-// OpenFiles lets the agent, and not what it starts, have as many files open as
-// a host's streams may need.
+// OpenFiles raises the limit of open files to what a host's streams may need,
+// for the agent and not for what it starts.
 func OpenFiles() error {
 	limit := unix.Rlimit{Cur: 65536, Max: 65536}
-	// Not by Setrlimit, after which programs would inherit it.
+	// Not with Setrlimit: then programs would inherit it.
 	_, _, errno := unix.RawSyscall6(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
 	if errno != 0 {
 		return fmt.Errorf("setting the limit of open files: %w", errno)

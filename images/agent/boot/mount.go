@@ -23,8 +23,8 @@ var kernelMounts = []mount{
 	{"devtmpfs", "/dev", "devtmpfs", unix.MS_NOSUID, "mode=0755"},
 }
 
-// systemMounts complete the new root. /run is small because what the agent
-// keeps there is, and because its pages cannot be reclaimed.
+// systemMounts complete the new root. /run is small because the agent keeps
+// little there and its pages cannot be reclaimed.
 var systemMounts = []mount{
 	{"tmpfs", "/run", "tmpfs", safe, "mode=0755,size=32m"},
 	{"tmpfs", "/dev/shm", "tmpfs", safe, "mode=1777"},
@@ -42,7 +42,8 @@ func mountAll(mounts []mount) error {
 }
 
 func (m mount) do() error {
-	// In /sys directories cannot be made; there they exist or mounting fails.
+	// Directories cannot be made in /sys: the target exists there, or mounting
+	// fails.
 	_ = os.MkdirAll(m.target, 0o755)
 	if err := unix.Mount(m.source, m.target, m.kind, m.flags, m.data); err != nil {
 		return fmt.Errorf("mounting %s on %s: %w", m.source, m.target, err)
@@ -50,11 +51,11 @@ func (m mount) do() error {
 	return nil
 }
 
-// Scratch is the top directory of the scratch disk, Image that of the image,
-// both open.
+// Scratch and Image are descriptors of the top directories of the scratch disk
+// and of the image.
 var Scratch, Image = -1, -1
 
-// mountRoot builds the root: the image below, the scratch disk above it.
+// mountRoot mounts the root: an overlay of the scratch disk on the image.
 func mountRoot() error {
 	root, err := findDisk("root", "vda", deviceWait)
 	if err != nil {
@@ -89,7 +90,8 @@ func mountRoot() error {
 	if Image, err = unix.Open("/lower", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return fmt.Errorf("opening the image: %w", err)
 	}
-	// The overlay holds on to both; nobody but us needs to reach them past it.
+	// The overlay keeps both in use, and only the agent needs to reach them
+	// directly.
 	for _, layer := range []string{"/lower", "/scratch"} {
 		if err := unix.Unmount(layer, unix.MNT_DETACH); err != nil {
 			return fmt.Errorf("detaching %s: %w", layer, err)
@@ -98,8 +100,8 @@ func mountRoot() error {
 	return nil
 }
 
-// switchRoot makes newroot the root of this process and of all to come, and
-// gives the memory of the initramfs back.
+// switchRoot makes newroot the root of this process and of all later ones, and
+// frees the memory of the initramfs.
 func switchRoot(newroot string) error {
 	for _, m := range kernelMounts {
 		target := filepath.Join(newroot, m.target)
@@ -123,8 +125,8 @@ func switchRoot(newroot string) error {
 	return unix.Chdir("/")
 }
 
-// freeInitramfs removes what lies on the first root itself. The running agent
-// stays reachable as /proc/self/exe.
+// freeInitramfs removes the files of the initramfs. The running agent stays
+// reachable as /proc/self/exe.
 func freeInitramfs() {
 	var root unix.Stat_t
 	if unix.Lstat("/", &root) != nil {

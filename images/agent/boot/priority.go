@@ -10,7 +10,7 @@ import (
 )
 
 // Prioritise lets the agent answer however busy the guest is, and keeps the
-// kernel from choosing it when memory is short. Threads made later inherit.
+// kernel from killing it when memory is short. Threads made later inherit both.
 func Prioritise() error {
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0); err != nil {
 		return fmt.Errorf("protecting the agent: %w", err)

@@ -14,14 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine is an overlay like a machine's root. Making one needs root.
+// machine is an overlay like a machine's root. To make one, the test must run
+// as root.
 type machine struct {
 	t       *testing.T
 	root    string // as users see it
 	tracker *Tracker
 }
 
-// newMachine fills the image by prepare, in a directory of its own.
+// newMachine makes a machine in a directory of its own, and lets prepare fill
+// its image.
 func newMachine(t *testing.T, prepare func(image string)) *machine {
 	base := t.TempDir()
 	dir := func(name string) string { return filepath.Join(base, name) }
@@ -71,7 +73,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// report gives what is sent, by path.
+// report returns what a report sends, by path.
 func (m *machine) report(mark *Mark) (map[string]line, *Summary) {
 	m.t.Helper()
 	found := map[string]line{}
@@ -87,7 +89,7 @@ func (m *machine) report(mark *Mark) (map[string]line, *Summary) {
 	return found, s
 }
 
-// walkAll is the slow truth: every file with all that matters of it.
+// walkAll describes every file, the slow way, to compare reports with.
 func (m *machine) walkAll() map[string]string {
 	all := map[string]string{}
 	must(m.t, filepath.Walk(m.root, func(name string, info os.FileInfo, err error) error {
@@ -111,7 +113,7 @@ func (m *machine) walkAll() map[string]string {
 	return all
 }
 
-// difference is what a report must say of two walks.
+// difference is what a report must contain for two walks.
 func difference(before, after map[string]string) map[string]string {
 	all := map[string]string{}
 	for name, was := range before {
@@ -129,7 +131,7 @@ func difference(before, after map[string]string) map[string]string {
 	return all
 }
 
-// kinds makes two changes of each rename.
+// kinds counts each rename as two changes.
 func kinds(t *testing.T, found map[string]line, s *Summary) map[string]string {
 	all := map[string]string{}
 	counted := map[string]int{}
@@ -148,7 +150,7 @@ func kinds(t *testing.T, found map[string]line, s *Summary) map[string]string {
 	return all
 }
 
-// write is in place, and into nothing but files: a FIFO would wait.
+// write writes in place, and only to regular files: a FIFO would wait.
 func write(name string, content []byte) {
 	if _, err := os.Lstat(name); err != nil || isFile(name) {
 		_ = os.WriteFile(name, content, 0o644)
@@ -160,7 +162,7 @@ func isFile(name string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// act does something random below a directory; that it may fail is part of it.
+// act does something random below a directory, which may fail.
 func act(r *rand.Rand, root string) {
 	pick := func() string {
 		parts := []string{root}
@@ -211,7 +213,7 @@ func act(r *rand.Rand, root string) {
 			old, _ := os.ReadFile(name)
 			write(name, old)
 		}
-	case 16: // another content, with the time it had
+	case 16: // other content, with the same time
 		if info, err := os.Lstat(name); err == nil && isFile(name) {
 			write(name, text())
 			_ = os.Chtimes(name, info.ModTime(), info.ModTime())
@@ -219,7 +221,7 @@ func act(r *rand.Rand, root string) {
 	}
 }
 
-func TestReportIsTheTruth(t *testing.T) {
+func TestReportMatchesAWalk(t *testing.T) {
 	for seed := int64(0); seed < 20; seed++ {
 		seed := seed
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -306,26 +308,26 @@ func TestRenames(t *testing.T) {
 	must(t, os.WriteFile(m.at("\xff\n"), []byte("a\nc\n"), 0o644))
 	must(t, os.Link(m.at("linked"), m.at("link")))
 	must(t, os.Rename(m.at("image"), m.at("new")))
-	// A new file may get the old one's inode. It is not the old one.
+	// A new file may get the old one's inode, but it is not the old one.
 	must(t, os.Remove(m.at("gone")))
 	m.write("other", "g\n")
 	found, s := m.report(mark)
-	told := map[string]string{}
+	reported := map[string]string{}
 	for name, l := range found {
-		told[name] = fmt.Sprintf("%s %t", l.Kind, l.Content)
+		reported[name] = fmt.Sprintf("%s %t", l.Kind, l.Content)
 		if l.From != nil {
-			told[name] += " " + string(*l.From)
+			reported[name] += " " + string(*l.From)
 		}
 	}
 	want := map[string]string{
 		"/moved": "renamed false /d", "/moved/e": "renamed false /d/e", "/moved/e/inside": "renamed false /d/e/inside",
 		"/\xff\n": "renamed true /file", "/link": "created true",
-		// What is in the image stays there: its rename is a copy.
+		// A file of the image stays there: its rename is a copy.
 		"/image": "deleted true", "/new": "created true",
 		"/gone": "deleted true", "/other": "created true",
 	}
-	if !reflect.DeepEqual(told, want) {
-		t.Errorf("got %v\nwant %v", told, want)
+	if !reflect.DeepEqual(reported, want) {
+		t.Errorf("got %v\nwant %v", reported, want)
 	}
 	if l := found["/\xff\n"]; *l.Old != "a\nb\n" || *l.New != "a\nc\n" {
 		t.Errorf("texts %q and %q", *l.Old, *l.New)
@@ -338,7 +340,7 @@ func TestRenames(t *testing.T) {
 func TestWhatHasNoText(t *testing.T) {
 	m := newMachine(t, empty)
 	m.tracker.store.room = func() int64 { return 40 }
-	m.write("early", "1\n") // there is room for copies of the last ones only
+	m.write("early", "1\n") // there is room only for copies of the last ones
 	m.write("binary", "\x00\x01")
 	m.write("latin", "text")
 	m.write("copied", strings.Repeat("x", 36))
@@ -371,7 +373,7 @@ func TestWhatHasNoText(t *testing.T) {
 	}
 }
 
-func TestBounds(t *testing.T) {
+func TestLimits(t *testing.T) {
 	m := newMachine(t, empty)
 	m.write("a/file", "1")
 	must(t, os.Mkdir(m.at("big"), 0o755))
@@ -391,7 +393,7 @@ func TestBounds(t *testing.T) {
 	if len(found) != 2 || found["/a/file"].Kind != "modified" || found["/z"].Kind != "created" {
 		t.Errorf("found %v", found)
 	}
-	// All of the big directory, and what is too deep.
+	// Everything in the big directory, and what is too deep.
 	if want := (Summary{Created: 1, Modified: 1, Unexamined: maxNames + 2 + 4}); *s != want {
 		t.Errorf("got %+v, want %+v", *s, want)
 	}
@@ -399,7 +401,7 @@ func TestBounds(t *testing.T) {
 	must(t, os.RemoveAll(m.at("big")))
 	must(t, os.RemoveAll(m.at("d")))
 	m.tracker.most = 1
-	cut := m.tracker.Mark() // knows of the first file only
+	cut := m.tracker.Mark() // has only the first file
 	m.write("a/file", "3")
 	m.write("y/1", "")
 	_, s = m.report(cut)
@@ -413,7 +415,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-func TestMarksAreBounded(t *testing.T) {
+func TestMarksAreLimited(t *testing.T) {
 	m := newMachine(t, empty)
 	m.tracker.Start()
 	var last uint64

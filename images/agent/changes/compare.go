@@ -5,18 +5,18 @@ import (
 )
 
 const (
-	// maxFound is how many changes are held to be listed, and to find renames
-	// among. Further ones are counted.
+	// maxFound is how many changes are kept, to list them and to find renames.
+	// Further changes are only counted.
 	maxFound = 10000
-	// comparedBytes bounds what is read to find that contents are equal.
+	// comparedBytes is how many bytes are read, at most, to compare contents.
 	comparedBytes = 64 << 20
 )
 
-// side is a file in one of the two states: where its content is, if it is
-// still anywhere.
+// side is a file in one of the two states, and where its content is, if it
+// still exists.
 type side struct {
 	*entry
-	root int // of the layer; -1: only the store may have it
+	root int // of the layer; -1: only the store may have the content
 	path string
 }
 
@@ -25,18 +25,18 @@ type change struct {
 	kind       string // created, modified, deleted, renamed
 	path, from string
 	old, new   *side
-	content    bool // it has another content
-	matched    bool // it is a half of a rename, told elsewhere
+	content    bool // its content differs
+	matched    bool // it is half of a rename that is reported elsewhere
 }
 
-// Summary counts all that there was, listed or not.
+// Summary counts all changes, listed or not.
 type Summary struct {
 	Created    int `json:"created"`
 	Modified   int `json:"modified"`
 	Deleted    int `json:"deleted"`
 	Renamed    int `json:"renamed"`
 	Unlisted   int `json:"unlisted"`   // counted above, but not listed
-	Unexamined int `json:"unexamined"` // files that could not be looked at
+	Unexamined int `json:"unexamined"` // files that could not be compared
 }
 
 // comparison is one walk over two states of the root at once.
@@ -45,10 +45,10 @@ type comparison struct {
 	before   *cursor
 	found    []*change
 	summary  Summary
-	readable int64 // what may still be read to compare
+	readable int64 // how many bytes may still be read
 }
 
-// level is a directory in both states. A layer that is -1 is not there.
+// level is a directory in both states. A layer that does not have it is -1.
 type level struct {
 	path         string
 	depth        int
@@ -98,12 +98,12 @@ func (c *comparison) directory(l level) {
 	}
 }
 
-// name compares what has one name.
+// name compares the two states of one name.
 func (c *comparison) name(l level, name string, inUpper bool) {
 	where := path.Join(l.path, name)
 	var e0, e1, low *entry
 	if c.before.beyond() {
-		// Nothing is known of what was here.
+		// The index does not reach this far.
 		c.summary.Unexamined++
 		if fd := enter(l.upper, name); fd >= 0 {
 			c.summary.Unexamined += count(fd, maxCounted)
@@ -141,7 +141,7 @@ func (c *comparison) name(l level, name string, inUpper bool) {
 	v0 := c.visible(e0, low, l.below0, where, -1)
 	v1 := c.visible(e1, low, l.below1, where, c.tracker.upper)
 	if v0 != nil && v1 != nil && v0.entry == v1.entry {
-		v0 = v1 // the image's own, in both
+		v0 = v1 // the image's file, in both
 	}
 	c.pair(where, v0, v1)
 
@@ -173,8 +173,8 @@ func (c *comparison) name(l level, name string, inUpper bool) {
 	c.before.skip(l.depth)
 }
 
-// visible is what users saw of a name: the upper layer's, or the image's where
-// that shows through.
+// visible is the file that users saw under a name: the upper layer's, or the
+// image's where that shows through.
 func (c *comparison) visible(up, low *entry, below bool, at string, upper int) *side {
 	switch {
 	case up != nil && up.isWhiteout():
@@ -189,7 +189,7 @@ func (c *comparison) visible(up, low *entry, below bool, at string, upper int) *
 
 func (s *side) directory() bool { return s != nil && s.isDirectory() }
 
-// pair says what became of one name.
+// pair adds what happened to one name.
 func (c *comparison) pair(at string, old, new *side) {
 	switch {
 	case old == nil && new == nil, old == new:
@@ -213,7 +213,7 @@ func (c *comparison) add(found *change, counter *int) {
 	}
 }
 
-// differ reports whether a name has another content than before.
+// differ reports whether the content under a name has changed.
 func (c *comparison) differ(old, new *side) bool {
 	if !old.isRegular() || !new.isRegular() {
 		return old.isRegular() || new.isRegular()
@@ -233,13 +233,13 @@ func (c *comparison) differ(old, new *side) bool {
 	if old.modified != new.modified {
 		return true
 	}
-	// Of the image's file a copy with its time; or the same file with another
-	// mode, owner or name. What else changed it, nobody knows.
+	// Either a copy of the image's file with the same time, or the same file
+	// with another mode, owner or name. Anything else counts as a change.
 	return old.root < 0 && (old.inode != new.inode ||
 		old.mode == new.mode && old.uid == new.uid && old.gid == new.gid && old.links == new.links)
 }
 
-// identity is what a file keeps when it gets another name.
+// identity is what stays the same when a file is renamed.
 type identity struct {
 	inode uint64
 	born  int64
@@ -248,8 +248,9 @@ type identity struct {
 
 func (e *entry) identity() identity { return identity{e.inode, e.born, e.kind()} }
 
-// join makes renames of what was deleted in one place and created in another.
-// A file of the image is copied when it is renamed, and stays two changes.
+// join turns a file that was deleted in one place and created in another into a
+// rename. A file of the image is copied when it is renamed, so it remains two
+// changes.
 func (c *comparison) join() {
 	gone := map[identity]*change{}
 	for _, found := range c.found {
@@ -276,8 +277,8 @@ func (c *comparison) join() {
 	}
 }
 
-// moved reports whether a renamed file also has another content. The rename
-// itself changed the inode.
+// moved reports whether the content of a renamed file changed too. The rename
+// itself changed the inode's time.
 func (c *comparison) moved(old, new *side) bool {
 	if !old.isRegular() || old.size != new.size {
 		return old.isRegular()
@@ -288,7 +289,7 @@ func (c *comparison) moved(old, new *side) bool {
 	return old.modified != new.modified
 }
 
-// same compares two contents, where both can be had.
+// same compares two contents, if both still exist.
 func (c *comparison) same(old, new *side) (same, known bool) {
 	a, b := c.tracker.open(old), c.tracker.open(new)
 	defer leave(a)
@@ -299,7 +300,7 @@ func (c *comparison) same(old, new *side) (same, known bool) {
 	return equal(a, b, &c.readable)
 }
 
-// open opens a file's content as it was in its state; -1 when that is lost.
+// open opens the content that a file had in its state; -1 when that is lost.
 func (t *Tracker) open(s *side) int {
 	if !s.isRegular() {
 		return -1

@@ -1,10 +1,10 @@
-// Package changes says which files have changed since a moment: since the
-// machine was made, or since a mark.
+// Package changes reports which files have changed since the session began or
+// since a mark.
 //
-// The root is an overlay: what users write is in an upper directory, above an
-// image that never changes. So what is not in the upper directory has not
-// changed, and only that directory has to be walked. Nothing of a user's is
-// followed or executed, and only regular files are opened.
+// The root is an overlay: what users write goes to an upper directory, above an
+// image that never changes. So only the upper directory has to be walked.
+// Users' links are not followed, nothing of theirs is executed, and only
+// regular files are opened.
 package changes
 
 import (
@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// entry is what is known of one file.
+// entry is what is known about one file.
 type entry struct {
 	mode     uint32
 	uid, gid uint32
@@ -23,28 +23,29 @@ type entry struct {
 	links    uint32
 	modified int64 // ns
 	changed  int64 // ns; of the inode, which users cannot set
-	born     int64 // ns; tells a new file from an older one with its inode's number
+	born     int64 // ns; distinguishes a new file from an older one with the same inode number
 	target   string
 	opaque   bool // a directory that hides the one below it
-	skipped  bool // a directory that was not looked into; size is then how many files are below
+	skipped  bool // a directory that was not walked; size is then the number of files below it
 }
 
 func (e *entry) kind() uint32      { return e.mode & unix.S_IFMT }
 func (e *entry) isDirectory() bool { return e != nil && e.kind() == unix.S_IFDIR }
 func (e *entry) isRegular() bool   { return e != nil && e.kind() == unix.S_IFREG }
 
-// isWhiteout is how the overlay says that a file of the image is deleted.
+// isWhiteout reports whether it is the overlay's mark for a deleted file of the
+// image.
 func (e *entry) isWhiteout() bool { return e.kind() == unix.S_IFCHR && e.rdev == 0 }
 
-// same reports that nothing can have happened to a file in between.
+// same reports that a file cannot have changed in between.
 func (e *entry) same(o *entry) bool {
 	return e.inode == o.inode && e.changed == o.changed && e.born == o.born && e.size == o.size && e.mode == o.mode
 }
 
 const statMask = unix.STATX_BASIC_STATS | unix.STATX_BTIME
 
-// look describes a name of a directory, or the directory itself when the name
-// is empty; nil when there is nothing.
+// look describes what has a name in a directory, or the directory itself when
+// the name is empty; nil when there is nothing.
 func look(directory int, name string) *entry {
 	var st unix.Statx_t
 	flags := unix.AT_SYMLINK_NOFOLLOW
@@ -70,7 +71,7 @@ func look(directory int, name string) *entry {
 
 func nanoseconds(t unix.StatxTimestamp) int64 { return t.Sec*1e9 + int64(t.Nsec) }
 
-// isOpaque asks an open directory of the upper layer.
+// isOpaque reports whether a directory of the upper layer hides the image's.
 func isOpaque(directory int) bool {
 	var value [1]byte
 	n, err := unix.Fgetxattr(directory, "trusted.overlay.opaque", value[:])
@@ -79,7 +80,7 @@ func isOpaque(directory int) bool {
 
 const openDirectory = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
-// enter opens a directory's directory; -1 when it is none any more.
+// enter opens a directory in a directory; -1 when it is no directory any more.
 func enter(directory int, name string) int {
 	if directory < 0 {
 		return -1
@@ -97,13 +98,13 @@ func leave(fd int) {
 	}
 }
 
-// names lists a directory in order. Of one with more than most names it only
-// counts them, and says so.
+// names lists a directory in order. If there are more names than most, it only
+// counts them, and all is false.
 func names(directory, most int) (found []string, count int, all bool) {
 	if directory < 0 {
 		return nil, 0, true
 	}
-	fd := enter(directory, ".") // with a position of its own
+	fd := enter(directory, ".") // with its own position
 	if fd < 0 {
 		return nil, 0, true
 	}
@@ -130,8 +131,8 @@ func names(directory, most int) (found []string, count int, all bool) {
 	return found, count, all
 }
 
-// count is how many files are below a directory, itself not included. It goes
-// so much deeper: each level takes a descriptor.
+// count is the number of files below a directory, down to a depth: each level
+// takes a descriptor.
 func count(directory, deeper int) int {
 	found, total, _ := names(directory, maxNames)
 	if deeper == 0 {
@@ -147,8 +148,9 @@ func count(directory, deeper int) int {
 	return total
 }
 
-// openFile opens a regular file below a root; -1 when it is none. Whatever
-// takes its place in that moment, nothing waits for it or acts on being opened.
+// openFile opens a regular file below a root; -1 when it is not one. It is safe
+// against something else taking the file's place at that moment: opening
+// neither waits nor has an effect.
 func openFile(root int, path string) int {
 	how := unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOFOLLOW | unix.O_NOCTTY | unix.O_CLOEXEC,

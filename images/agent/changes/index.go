@@ -8,23 +8,23 @@ import (
 )
 
 const (
-	// maxNames is how many names a directory may have to be looked into.
+	// maxNames is how many names a directory may have to be walked.
 	maxNames = 20000
-	// maxDepth is how far down we go; each level takes two descriptors.
+	// maxDepth is how deep a walk goes; each level takes two descriptors.
 	maxDepth = 100
-	// maxCounted is how much further files are counted.
+	// maxCounted is how much deeper files are counted.
 	maxCounted = 500
-	// maxIndex bounds what is remembered of one moment: some 50,000 files.
+	// maxIndex is the largest index in bytes: about 50,000 files.
 	maxIndex = 4 << 20
 )
 
-// index is what the upper directory was at a moment: its entries in the order
-// of a walk that meets a directory before what is in it, and names in their
-// bytes' order.
+// index is the state of the upper directory at one moment: its entries in the
+// order of a walk that visits a directory before its content, and names in byte
+// order.
 type index struct {
 	data []byte
-	cut  bool  // it had no room for the rest of the walk
-	last int64 // the latest change in it, ns
+	cut  bool  // the rest of the walk did not fit
+	last int64 // time of the latest change, ns
 }
 
 // record is an entry at its place in the walk.
@@ -102,7 +102,7 @@ func (c *cursor) next() {
 	c.now = r
 }
 
-// at reports whether the next record is one of a directory whose entries have
+// at reports whether the next record belongs to a directory whose entries have
 // that depth.
 func (c *cursor) at(depth int) bool { return c.ok && c.now.depth == depth }
 
@@ -113,20 +113,19 @@ func (c *cursor) skip(depth int) {
 	}
 }
 
-// beyond reports that the index ends before this place, so that nothing is
-// known of what was here.
+// beyond reports that the index was cut before this place.
 func (c *cursor) beyond() bool { return c.cut && !c.ok }
 
-// walk is the making of an index.
+// walk makes an index.
 type walk struct {
 	index index
-	most  int                         // bytes of it
-	seen  func(path string, e *entry) // of each regular file
+	most  int                         // bytes of the index
+	seen  func(path string, e *entry) // called for each regular file
 }
 
-// directory adds what is in one; false when there is no more room.
+// directory adds a directory's content; false when there is no more room.
 func (w *walk) directory(fd int, at string, depth int) bool {
-	found, _, _ := names(fd, maxNames) // of one with too many its parent knows
+	found, _, _ := names(fd, maxNames) // if there are too many, the parent's record says so
 	for _, name := range found {
 		e := look(fd, name)
 		where := path.Join(at, name)
@@ -162,7 +161,7 @@ func (w *walk) directory(fd int, at string, depth int) bool {
 	return true
 }
 
-// tooMuch reports that a directory is not looked into.
+// tooMuch reports that a directory is not walked.
 func tooMuch(fd, depth int) bool {
 	if depth >= maxDepth {
 		return true
@@ -176,11 +175,11 @@ func tooMuch(fd, depth int) bool {
 	return !all
 }
 
-// machinery is where the agent keeps what it needs on the disk. What is not
-// root's in there is a user's.
-const machinery = "var/lib/exec-sandbox"
+// agentFiles is where the agent keeps its files on the disk. Files in there
+// which root does not own are a user's.
+const agentFiles = "var/lib/exec-sandbox"
 
 func isOurs(at string, e *entry) bool {
-	return e.uid == 0 && len(at) >= len(machinery) && at[:len(machinery)] == machinery &&
-		(len(at) == len(machinery) || at[len(machinery)] == '/')
+	return e.uid == 0 && len(at) >= len(agentFiles) && at[:len(agentFiles)] == agentFiles &&
+		(len(at) == len(agentFiles) || at[len(agentFiles)] == '/')
 }

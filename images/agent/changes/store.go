@@ -12,13 +12,14 @@ import (
 const (
 	// maxText is the largest file whose text is compared.
 	maxText = 256 << 10
-	// maxCopies and copiedBytes bound what is kept for one mark: the files that
-	// changed last. Somebody's work is among them, what was installed is not.
+	// maxCopies and copiedBytes limit what is copied for one mark: the files
+	// that changed last. These are likely the user's work and not what was
+	// installed before.
 	maxCopies   = 2000
 	copiedBytes = 16 << 20
 )
 
-// version names one content of one file: every change of it changes the time.
+// version identifies one content of one file: every change sets another time.
 type version struct {
 	inode         uint64
 	changed, size int64
@@ -26,32 +27,32 @@ type version struct {
 
 func (e *entry) version() version { return version{e.inode, e.changed, e.size} }
 
-// candidate is a file that may be kept a copy of.
+// candidate is a file that may be copied.
 type candidate struct {
 	path string
 	version
 }
 
-// store has copies of small texts as they were at marks: in the upper directory
-// only the present is.
+// store keeps copies of small texts as they were at marks, because the upper
+// directory has only their present content.
 type store struct {
-	directory int // on the disk, where users cannot come; -1: there is none
+	directory int // on the disk, out of users' reach; -1: there is none
 	room      func() int64
 
-	mu    sync.Mutex
-	users map[version]int  // how many marks need a copy
-	bytes int64            // of all copies
-	dull  map[version]bool // known not to be text, so not copied
+	mu      sync.Mutex
+	users   map[version]int  // how many marks need a copy
+	bytes   int64            // size of all copies
+	notText map[version]bool // not text, so not copied
 }
 
 func newStore(directory int, room func() int64) *store {
-	return &store{directory: directory, room: room, users: map[version]int{}, dull: map[version]bool{}}
+	return &store{directory: directory, room: room, users: map[version]int{}, notText: map[version]bool{}}
 }
 
 func (v version) name() string { return fmt.Sprintf("%x-%x-%x", v.inode, v.changed, v.size) }
 
-// keep copies what is not copied yet, the latest first, and says what of it
-// there is. Each is to be let go of once.
+// keep copies what is not copied yet, the latest first, and returns what there
+// is a copy of. The caller must drop each once.
 func (s *store) keep(upper int, candidates []candidate) (kept []version) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,8 +63,8 @@ func (s *store) keep(upper int, candidates []candidate) (kept []version) {
 	if len(candidates) > maxCopies {
 		candidates = candidates[:maxCopies]
 	}
-	if len(s.dull) > 4*maxCopies {
-		s.dull = map[version]bool{}
+	if len(s.notText) > 4*maxCopies {
+		s.notText = map[version]bool{}
 	}
 	room := s.room()
 	var total int64
@@ -71,7 +72,7 @@ func (s *store) keep(upper int, candidates []candidate) (kept []version) {
 		if total += c.size; total > copiedBytes {
 			break
 		}
-		if s.users[c.version] == 0 && (s.dull[c.version] || !s.copy(upper, c, room)) {
+		if s.users[c.version] == 0 && (s.notText[c.version] || !s.copy(upper, c, room)) {
 			continue
 		}
 		s.users[c.version]++
@@ -96,7 +97,7 @@ func (s *store) copy(upper int, c candidate, room int64) bool {
 		return false // it is being written
 	}
 	if !isText(text) {
-		s.dull[c.version] = true
+		s.notText[c.version] = true
 		return false
 	}
 	copied, err := unix.Openat(s.directory, c.name(), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC, 0o600)
@@ -118,7 +119,7 @@ func (s *store) copy(upper int, c candidate, room int64) bool {
 	return true
 }
 
-// drop lets go of what keep gave.
+// drop releases what keep returned.
 func (s *store) drop(kept []version) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,8 +147,8 @@ func (s *store) open(v version) int {
 	return fd
 }
 
-// readAll reads an open file of at most so many bytes; not whole: it has more,
-// or cannot be read.
+// readAll reads an open file. It is not whole when the file has more bytes than
+// most, or cannot be read.
 func readAll(fd int, most int) (content []byte, whole bool) {
 	buffer := make([]byte, 0, 4096)
 	for {
@@ -169,7 +170,7 @@ func readAll(fd int, most int) (content []byte, whole bool) {
 	}
 }
 
-// isText is what a patch can be made of.
+// isText reports whether a patch can be made of a content.
 func isText(content []byte) bool {
 	for _, b := range content {
 		if b == 0 {
@@ -179,8 +180,8 @@ func isText(content []byte) bool {
 	return utf8.Valid(content)
 }
 
-// equal compares two open files, at the most so many bytes of each. Not known:
-// there were more, or they cannot be read.
+// equal compares two open files and subtracts the bytes that it reads from
+// most. The result is not known when those run out, or a file cannot be read.
 func equal(a, b int, most *int64) (same, known bool) {
 	var buffers [2][64 << 10]byte
 	for offset := int64(0); ; {

@@ -15,19 +15,19 @@ import (
 
 const (
 	// maxMarks is how many marks are kept for the host, and maxMarked how many
-	// bytes of them: the oldest go first.
+	// bytes they may take: the oldest are dropped first.
 	maxMarks  = 16
 	maxMarked = 12 << 20
-	// maxTexts bounds the texts of one report.
+	// maxTexts limits the texts of one report, in bytes.
 	maxTexts = 4 << 20
-	// maxReport bounds all lines of one report, in bytes.
+	// maxReport limits all lines of one report, in bytes.
 	maxReport = 32 << 20
-	// ticks is how long the kernel's clock for files may take to go on, with
-	// much room.
+	// ticks is how long the kernel's clock for files may take to advance, with
+	// a large margin.
 	ticks = 40 * time.Millisecond
 )
 
-// Tracker knows the two layers of the root.
+// Tracker compares states of the root.
 type Tracker struct {
 	upper, lower int
 	store        *store
@@ -40,20 +40,20 @@ type Tracker struct {
 	most int // bytes of an index
 }
 
-// Mark is a moment that later ones can be compared with.
+// Mark is a state that later ones can be compared with.
 type Mark struct {
 	index index
 	kept  []version
 }
 
-// Options say what a report is to hold.
+// Options are what a report should contain.
 type Options struct {
-	Patches  bool `json:"patches"`  // with texts
-	MaxFiles int  `json:"maxFiles"` // listed
+	Patches  bool `json:"patches"`  // include texts
+	MaxFiles int  `json:"maxFiles"` // how many changes to list
 }
 
 // New returns the tracker of a root whose upper directory is "upper" on the
-// scratch disk. Room is how many bytes of that disk it may have.
+// scratch disk. Room returns how many bytes of that disk it may use.
 func New(scratch, lower int, room func() int64) (*Tracker, error) {
 	upper, err := unix.Openat(scratch, "upper", openDirectory, 0)
 	if err != nil {
@@ -69,37 +69,46 @@ func New(scratch, lower int, room func() int64) (*Tracker, error) {
 	return &Tracker{upper: upper, lower: lower, store: newStore(copies, room), marks: map[uint64]*Mark{}, most: maxIndex}, nil
 }
 
-// Request is OPEN's payload of what the host asks about changes.
+// Request is OPEN's payload of the methods for changes.
 type Request struct {
 	Since uint64 `json:"since"` // a mark's number, or 0 for the start
 	Options
 }
 
-// Serves reports whether a method is one of ours.
+// Decode reads a request.
+func Decode(payload []byte) (*Request, error) {
+	r := &Request{}
+	if err := json.Unmarshal(payload, r); err != nil {
+		return nil, fmt.Errorf("reading the request: %w", err)
+	}
+	return r, nil
+}
+
+// Serves reports whether a method belongs to this package.
 func Serves(method string) bool { return method == "changes.mark" || method == "changes.read" }
 
-// Open answers the host.
-func (t *Tracker) Open(s *channel.Stream, method string, payload []byte) {
-	var r Request
-	if err := json.Unmarshal(payload, &r); err != nil {
-		s.Reset("invalid", "reading the request: "+err.Error())
-		return
+// Open serves a request of the host.
+func (t *Tracker) Open(s *channel.Stream, method string, payload []byte) error {
+	r, err := Decode(payload)
+	if err != nil {
+		return s.Invalid(err)
 	}
 	m, known := t.Find(r.Since)
 	if !known {
-		s.Reset("invalid", "the mark is not kept any more")
-		return
+		s.Reset("invalid", "the mark is no longer kept")
+		return nil
 	}
-	go func() { // ends with the answer; the host's leaving ends its waits
+	go func() { // ends with the answer; if the host leaves, sending fails
 		if method == "changes.mark" {
 			s.End(map[string]uint64{"mark": t.Keep(t.Mark())})
 			return
 		}
 		s.End(t.Report(m, r.Options, func(line []byte) bool { return s.Send(channel.File, line) }))
 	}()
+	return nil
 }
 
-// Start makes now the moment that everything is compared with unless told.
+// Start makes the present state the one that reports compare with by default.
 func (t *Tracker) Start() {
 	if t == nil {
 		return
@@ -111,7 +120,7 @@ func (t *Tracker) Start() {
 	t.Drop(m)
 }
 
-// Mark remembers what the root is now.
+// Mark records the present state of the root.
 func (t *Tracker) Mark() *Mark {
 	if t == nil {
 		return nil
@@ -123,8 +132,9 @@ func (t *Tracker) Mark() *Mark {
 		}
 	}}
 	w.directory(t.upper, "", 0)
-	// The kernel's clock for files goes in steps of some ms. A change in the same
-	// step as the last one could not be told from it, so it must have passed.
+	// The kernel's clock for files advances in steps of a few ms. A later
+	// change in the same step as the last one could not be distinguished from
+	// it, so wait for the next step.
 	for until := time.Now().Add(ticks); fileClock() <= w.index.last && time.Now().Before(until); {
 		time.Sleep(time.Millisecond)
 	}
@@ -146,8 +156,8 @@ func (t *Tracker) Drop(m *Mark) {
 	}
 }
 
-// Keep gives a mark a number, by which the host can name it. It may be
-// forgotten once there are too many.
+// Keep gives a mark a number, by which the host can refer to it. It drops the
+// oldest marks when there are too many.
 func (t *Tracker) Keep(m *Mark) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -157,7 +167,7 @@ func (t *Tracker) Keep(m *Mark) uint64 {
 	for id := t.count; id > 0; id-- {
 		old := t.marks[id]
 		if old == nil {
-			break // so are all before
+			break // and so are all older ones
 		}
 		if total += len(old.index.data); id != t.count && (t.count-id >= maxMarks || total > maxMarked) {
 			delete(t.marks, id)
@@ -167,7 +177,8 @@ func (t *Tracker) Keep(m *Mark) uint64 {
 	return t.count
 }
 
-// Find is a kept mark, or the start for number 0; false when it is not kept.
+// Find returns a kept mark, or the start for number 0; false when it is not
+// kept any more.
 func (t *Tracker) Find(id uint64) (*Mark, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -178,8 +189,8 @@ func (t *Tracker) Find(id uint64) (*Mark, bool) {
 	return m, m != nil
 }
 
-// Report compares now with a mark and sends a line of JSON for each change.
-// Send may wait, and says whether anybody is still there.
+// Report compares the present with a mark and sends a line of JSON for each
+// change. Send may wait, and returns false when the host has left.
 func (t *Tracker) Report(m *Mark, o Options, send func([]byte) bool) *Summary {
 	if m == nil {
 		m = &Mark{}
@@ -207,8 +218,8 @@ func (t *Tracker) Report(m *Mark, o Options, send func([]byte) bool) *Summary {
 	return s
 }
 
-// Conclude tells a stream what changed since a mark, and drops the mark. Nil
-// when nobody asked.
+// Conclude sends a stream what changed since a mark, and drops the mark. It
+// returns nil when no report was asked for.
 func (t *Tracker) Conclude(s *channel.Stream, m *Mark, o *Options) *Summary {
 	if t == nil || m == nil || o == nil {
 		return nil
@@ -217,16 +228,16 @@ func (t *Tracker) Conclude(s *channel.Stream, m *Mark, o *Options) *Summary {
 	return t.Report(m, *o, func(line []byte) bool { return s.Send(channel.File, line) })
 }
 
-// Line is what is said of one change. The path is absolute.
+// line reports one change. The path is absolute.
 type line struct {
 	Kind    string      `json:"kind"`
 	Path    files.Name  `json:"path"`
 	From    *files.Name `json:"from,omitempty"`
 	Before  *state      `json:"before,omitempty"`
 	After   *state      `json:"after,omitempty"`
-	Content bool        `json:"content"`       // it is another
+	Content bool        `json:"content"`       // the content changed
 	Text    string      `json:"text"`          // text, none, binary, large, lost, budget
-	Old     *string     `json:"old,omitempty"` // with "text": both contents, empty when there was no file
+	Old     *string     `json:"old,omitempty"` // with "text": both contents; empty where there was no file
 	New     *string     `json:"new,omitempty"`
 }
 
@@ -269,13 +280,13 @@ func (t *Tracker) line(found *change, o Options, texts *int64) []byte {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
-	if encoder.Encode(it) != nil { // only our own values: cannot happen
+	if encoder.Encode(it) != nil { // cannot happen: the values are our own
 		return nil
 	}
 	return out.Bytes()
 }
 
-// texts reads both contents, where a patch can be made of them.
+// texts reads both contents, if a patch can be made of them.
 func (t *Tracker) texts(found *change, left *int64) (old, new *string, what string) {
 	var read [2]string
 	what = "text"

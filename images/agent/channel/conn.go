@@ -13,10 +13,10 @@ import (
 var ErrLost = errors.New("no host is connected")
 
 const (
-	// maxStreams bounds what a host can make the agent keep at one time.
+	// maxStreams is how many streams a host may have open at one time.
 	maxStreams = 1024
-	// crowd is how many bytes may wait for the port before DATA must wait.
-	// Control frames are small and always accepted.
+	// crowd is how many bytes may wait for the port before senders of DATA must
+	// wait. Control frames are small and are always accepted.
 	crowd = 2 * MaxPayload
 	// maxCredit keeps the sum of a host's grants far from any overflow.
 	maxCredit = 1 << 40
@@ -43,7 +43,7 @@ type Conn struct {
 	streams   map[uint32]*Stream
 	lastHost  uint32 // the highest id that the host has opened
 	lastGuest uint32
-	number    uint64 // of the epoch, for those who outlive one
+	number    uint64 // of the epoch, for what outlives one
 	greeted   bool
 	closed    bool
 	out       []byte    // frames that wait for the port
@@ -138,7 +138,7 @@ func (c *Conn) read() error {
 			c.drop()
 			decoder.Hunt()
 		case errors.Is(err, ErrLost):
-			// The old host's executions end with the next one's greeting.
+			// The old host's executions end when the next host greets.
 			decoder.Lost()
 		default:
 			return fmt.Errorf("reading the channel: %w", err)
@@ -155,7 +155,7 @@ func (c *Conn) begin(epoch Epoch) {
 	c.number++
 }
 
-// drop ends the epoch: all its streams are dead.
+// drop ends the epoch and all its streams.
 func (c *Conn) drop() {
 	c.mu.Lock()
 	c.greeted = false
@@ -254,7 +254,7 @@ func (c *Conn) stream(id uint32) *Stream {
 }
 
 // find returns the stream of an id, nil for one that is already dead, and an
-// error for one that never was.
+// error for one that was never opened.
 func (c *Conn) find(id uint32) (*Stream, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -291,13 +291,13 @@ func (s *Stream) deliver(f *Frame) error {
 		s.credited.Broadcast()
 		s.conn.mu.Unlock()
 		if over {
-			return broken("stream %d is granted too much", s.id)
+			return broken("stream %d gets too much credit", s.id)
 		}
 	case Note:
 		if s.receiver != nil {
 			s.receiver.Note(f.Payload)
 		}
-	default: // END and RESET: for the guest both mean that the host is done
+	default: // END and RESET: both mean that the host is done with the stream
 		s.conn.mu.Lock()
 		s.die()
 		s.conn.mu.Unlock()
@@ -333,8 +333,8 @@ func (c *Conn) write() {
 		c.room.Broadcast()
 		c.mu.Unlock()
 		if _, err := c.port.Write(sending); err != nil {
-			// Reading fails as well and ends the connection; until then there
-			// is nobody to write to.
+			// Reading fails as well and ends the connection; until then the
+			// writes are lost.
 			c.log("writing the channel: " + err.Error())
 			sending = nil
 		}

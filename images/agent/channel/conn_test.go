@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// echo is a handler that does on each stream what the stream's request says.
+// echo is a handler that does on each stream what its request says.
 type echo struct{ streams chan *Stream }
 
 func (e *echo) Hello(payload []byte) (any, error) {
@@ -87,7 +87,7 @@ func (h *host) send(parts ...[]byte) {
 func (h *host) greet(name string) {
 	h.t.Helper()
 	h.send(greeting(name), frame(0, Hello, `{"name":"`+name+`"}`))
-	for { // what an older epoch still had to say comes first
+	for { // frames of an older epoch may come first
 		_, epoch, err := h.decoder.Next()
 		if err != nil {
 			h.t.Fatal(err)
@@ -158,7 +158,7 @@ func TestProtocolErrorsLeadToANewEpoch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := connect(t)
 			h.greet("epoch--1")
-			// The echo's answers are read all the while, as a host would.
+			// The answers are read all the time, as a host would do.
 			wire := join(frames...)
 			done := make(chan struct{})
 			go func() {
@@ -201,7 +201,7 @@ func TestSendWaitsForCredit(t *testing.T) {
 	if got := len(h.next().Payload); got != InitialCredit {
 		t.Fatalf("%d bytes came, want the credit", got)
 	}
-	// A blocked stream holds up nothing else.
+	// A blocked stream does not block others.
 	h.send(frame(0, Ping, "12345678"))
 	h.expect(0, Pong, "12345678")
 	select {

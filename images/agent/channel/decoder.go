@@ -6,15 +6,15 @@ import (
 	"io"
 )
 
-// Decoder cuts a byte stream into greetings and frames. It starts hunting:
-// everything before a magic is thrown away.
+// Decoder splits a byte stream into greetings and frames. It starts hunting: it
+// skips everything before a magic.
 type Decoder struct {
 	source  io.Reader
 	buffer  []byte
 	pending []byte // the undecoded part of buffer
 	hunting bool
 	suspect bool
-	before  int // how much of pending came before the loss
+	before  int // how many bytes of pending came before the loss
 }
 
 // NewDecoder returns a hunting decoder.
@@ -26,18 +26,19 @@ func NewDecoder(source io.Reader) *Decoder {
 	}
 }
 
-// Hunt discards what is undecoded up to the next magic.
+// Hunt makes it skip everything up to the next magic.
 func (d *Decoder) Hunt() { d.hunting = true }
 
-// Lost says that the host seems to have gone. If the next bytes greet, half a
-// frame of the old host must not swallow the greeting; if they do not, it was
-// the kernel that told of the new connection later than of its first bytes.
+// Lost tells the decoder that the host seems to have gone. If the next bytes
+// are a greeting, they must not be taken for the rest of the old host's last
+// frame. If they are not, the host is the same: the kernel reported the loss
+// late.
 func (d *Decoder) Lost() {
 	d.suspect = true
 	d.before = len(d.pending)
 }
 
-// settle waits until it is known whether a greeting follows a loss.
+// settle reads until it is known whether a greeting follows a loss.
 func (d *Decoder) settle() error {
 	for d.suspect {
 		fresh := d.pending[d.before:]
@@ -124,8 +125,8 @@ func (d *Decoder) need(size int) error {
 	return nil
 }
 
-// fill reads once behind what is pending, moving that to the front only when
-// the rest of the buffer is too small for a read to be worth a system call.
+// fill reads once, after what is pending. It moves that to the front only when
+// the rest of the buffer is too small to be worth a system call.
 func (d *Decoder) fill() error {
 	start := cap(d.buffer) - cap(d.pending)
 	if len(d.pending) == 0 {

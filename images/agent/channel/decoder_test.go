@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// chunks is a reader that hands out what it was given piece by piece; an empty
-// piece is a lost host.
+// chunks is a reader that returns its pieces one by one; an empty piece is a
+// lost host.
 type chunks [][]byte
 
 func (c *chunks) Read(p []byte) (int, error) {
@@ -42,7 +42,7 @@ func frame(stream uint32, kind Kind, payload string) []byte {
 
 func join(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 
-// decode lists what a decoder makes of the pieces, as "epoch:" and payloads.
+// decode lists what a decoder finds in the pieces, as "epoch:" and payloads.
 func decode(pieces chunks) (got []string) {
 	d := NewDecoder(&pieces)
 	for {
@@ -107,7 +107,7 @@ func TestDecoder(t *testing.T) {
 	}
 }
 
-// However the bytes are cut, the frames are the same.
+// The frames are the same however the bytes are cut.
 func TestDecoderAnyCut(t *testing.T) {
 	random := rand.New(rand.NewSource(1))
 	for round := 0; round < 200; round++ {

@@ -1,6 +1,7 @@
-// Package channel speaks the framing of the one virtio-serial port between
-// host and agent: it finds the host's greeting, cuts the bytes into frames,
-// keeps streams and their credit, and knows nothing of what streams are for.
+// Package channel implements the framing on the one virtio-serial port between
+// host and agent: it finds the host's greeting, splits the bytes into frames,
+// and keeps the streams and their credit. It does not know what streams are
+// for.
 package channel
 
 import (
@@ -32,7 +33,7 @@ const (
 	Code   byte = 3
 	File   byte = 4
 
-	// Last marks that the sub-channel ends after this payload.
+	// Last says that the sub-channel ends after this payload.
 	Last    byte = 0x80
 	subMask byte = 0x0f
 )
@@ -48,10 +49,10 @@ const (
 )
 
 // Magic precedes the epoch. Read as a header its length would be 0xffffffff,
-// which no frame may have, so at a frame boundary it cannot be mistaken.
+// which no frame may have, so at a frame boundary it is unambiguous.
 const Magic = "\xff\xff\xff\xffexec-sandbox"
 
-// Epoch names one connection of one host.
+// Epoch identifies one connection of one host.
 type Epoch [epochSize]byte
 
 // Frame is one decoded frame. Payload is valid until the next one is decoded.
@@ -62,7 +63,7 @@ type Frame struct {
 	Payload []byte
 }
 
-// ProtocolError says how the host broke the framing. The agent answers it by
+// ProtocolError is how the host violated the framing. The agent answers it by
 // dropping the epoch and hunting for the next greeting.
 type ProtocolError struct{ Reason string }
 

@@ -1,7 +1,7 @@
 package channel
 
-// AppendGreeting appends what a host sends first: magic, epoch and HELLO. It is
-// for those who play the host, towards a helper of the agent's own.
+// AppendGreeting appends what a host sends first: magic, epoch and HELLO. The
+// agent uses it to act as the host of a child process of its own.
 func AppendGreeting(out []byte, epoch Epoch, hello []byte) []byte {
 	return appendFrame(appendPreamble(out, epoch), 0, Hello, 0, hello)
 }

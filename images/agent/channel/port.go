@@ -13,11 +13,11 @@ import (
 	"exec-sandbox/agent/quick"
 )
 
-// readUnit is how much the kernel's virtio port hands out at a time.
+// readUnit is how many bytes the kernel's virtio port returns at a time.
 const readUnit = 4096
 
-// Port is the guest's end of a virtio-serial port. It stays open for ever: what
-// a host sends to a closed port is lost.
+// Port is the guest's end of a virtio-serial port. It stays open for ever,
+// because what a host sends to a closed port is lost.
 //
 // With no host connected the kernel's read returns 0 at once, and poll says
 // HUP. The runtime's poller is edge-triggered, so waiting for the next edge
@@ -27,14 +27,14 @@ type Port struct {
 	file   *os.File
 	raw    syscall.RawConn
 	absent bool
-	// patience ends the machine when no host has come back in time. It counts
-	// CLOCK_MONOTONIC, which stands still in a template.
+	// patience ends the machine when no host has come back in time. It uses
+	// CLOCK_MONOTONIC, which does not advance in a template.
 	patience *time.Timer
 	limit    time.Duration
 }
 
 // FindPort waits for the virtio port of that name to appear and opens it. The
-// device's number is not fixed, its name is.
+// device's number may change; its name does not.
 func FindPort(name string, within time.Duration) (*os.File, error) {
 	for deadline := time.Now().Add(within); ; time.Sleep(5 * time.Millisecond) {
 		names, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
@@ -56,7 +56,7 @@ func FindPort(name string, within time.Duration) (*os.File, error) {
 	}
 }
 
-// NewPort makes a port of its open device; abandoned runs when no host was
+// NewPort makes a port from its open device; abandoned runs when no host was
 // connected for as long as patience.
 func NewPort(file *os.File, patience time.Duration, abandoned func()) (*Port, error) {
 	raw, err := file.SyscallConn()
@@ -106,7 +106,7 @@ func (p *Port) Read(b []byte) (n int, err error) {
 	return 0, err
 }
 
-// lose notes that no host is there and reports whether that is news.
+// lose notes that no host is connected and reports whether one was before.
 func (p *Port) lose() bool {
 	if p.absent {
 		return false

@@ -4,32 +4,33 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"sync"
 )
 
-// Receiver is told what the host sends on one stream. It is called on the
+// Receiver gets what the host sends on one stream. It is called on the
 // connection's reading goroutine and must not block; payloads are valid only
 // during the call.
 type Receiver interface {
-	// Data brings bytes of a sub-channel. Their credit is given back by
-	// Stream.Grant once they are consumed.
+	// Data delivers bytes of a sub-channel. Once they are consumed,
+	// Stream.Grant returns their credit.
 	Data(sub byte, payload []byte, last bool)
-	// Note brings a typed event, already known to be JSON.
+	// Note delivers a typed event, which is valid JSON.
 	Note(payload []byte)
-	// Reset says that the stream is dead: cancelled, or its epoch is over.
+	// Reset tells it that the stream is dead: cancelled, or its epoch is over.
 	Reset()
 }
 
-// Survivor is a Receiver that goes on when the epoch of its stream ends, which
-// is nobody's wish: the machine has been copied, and this is the copy.
+// Survivor is a Receiver that may continue when the epoch of its stream ends
+// without a cancel: the machine has been copied, and this is the copy.
 type Survivor interface {
 	Receiver
-	// Survives says whether it does; then Reset is not called.
+	// Survives reports whether it continues; then Reset is not called.
 	Survives() bool
 }
 
-// Stream is one conversation. After End, Reset or the host's reset it is dead:
-// everything sent on it is silently dropped.
+// Stream is one request and its answer. After End, Reset or the host's reset it
+// is dead: everything sent on it is dropped silently.
 type Stream struct {
 	conn     *Conn
 	id       uint32
@@ -46,7 +47,7 @@ type Stream struct {
 // ID is the stream's number on the wire.
 func (s *Stream) ID() uint32 { return s.id }
 
-// Receive names who is told. It must be called before Handler.Open returns.
+// Receive sets the receiver. It must be called before Handler.Open returns.
 func (s *Stream) Receive(r Receiver) { s.receiver = r }
 
 // Send sends bytes on a sub-channel, waiting for credit as often as needed. It
@@ -70,7 +71,7 @@ func (s *Stream) Send(sub byte, payload []byte) bool {
 	return true
 }
 
-// TrySend sends as much as credit allows right now and says how much that was.
+// TrySend sends as much as credit allows now and returns how much that was.
 func (s *Stream) TrySend(sub byte, payload []byte) int {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
@@ -94,7 +95,7 @@ func (s *Stream) sendSome(sub byte, payload []byte) int {
 	return n
 }
 
-// Finish says that a sub-channel has brought everything.
+// Finish ends a sub-channel.
 func (s *Stream) Finish(sub byte) {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
@@ -117,13 +118,25 @@ func (s *Stream) Reset(code, message string) {
 	}{code, message}, true)
 }
 
+// Invalid answers a request that cannot be read, or asks for what cannot be
+// done. It returns the error of a payload that is not even JSON, which is the
+// connection's: see Handler.Open.
+func (s *Stream) Invalid(err error) error {
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		return err
+	}
+	s.Reset("invalid", err.Error())
+	return nil
+}
+
 func (s *Stream) control(kind Kind, value any, final bool) {
 	payload, err := encode(value)
 	if err == nil && len(payload) > MaxPayload {
 		err = broken("%d bytes of JSON", len(payload))
 	}
 	if err != nil {
-		// Only our own values are marshalled, so this is a defect of the agent.
+		// Only our own values are marshalled, so this is a bug in the agent.
 		kind, final = Reset, true
 		payload = []byte(`{"code":"failed","message":"the agent's answer does not fit a frame"}`)
 	}
@@ -138,7 +151,7 @@ func (s *Stream) control(kind Kind, value any, final bool) {
 	}
 }
 
-// Appender is a value that writes its own JSON.
+// Appender is a value that appends its own JSON.
 type Appender interface{ AppendJSON(out []byte) []byte }
 
 // Raw is JSON.

@@ -1,5 +1,5 @@
-// Package dial connects the host to servers inside the guest, and tells when
-// one is there.
+// Package dial connects the host to servers inside the guest, and reports when
+// one listens.
 package dial
 
 import (
@@ -19,24 +19,27 @@ import (
 )
 
 const (
-	// connecting bounds a connect: a server whose queue is full answers nothing.
+	// connecting limits a connect: a server whose queue is full does not
+	// answer.
 	connecting = 10 * time.Second
 	bufferSize = 64 << 10
 )
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
-// Serves says whether a method is this package's.
+// Serves reports whether a method belongs to this package.
 func Serves(method string) bool { return method == "dial" || method == "listening" }
 
-type request struct {
+// Request is OPEN's payload of the methods dial and listening.
+type Request struct {
 	Method    string `json:"method"`
 	Port      int    `json:"port"`
 	TimeoutMs int64  `json:"timeoutMs"`
 }
 
-func parseRequest(payload []byte) (*request, error) {
-	r := &request{}
+// Decode reads a request and checks it.
+func Decode(payload []byte) (*Request, error) {
+	r := &Request{}
 	if err := json.Unmarshal(payload, r); err != nil {
 		return nil, fmt.Errorf("reading the request: %w", err)
 	}
@@ -44,28 +47,28 @@ func parseRequest(payload []byte) (*request, error) {
 		return nil, fmt.Errorf("there is no port %d", r.Port)
 	}
 	if r.TimeoutMs < 0 {
-		return nil, fmt.Errorf("a negative time")
+		return nil, fmt.Errorf("the time is negative")
 	}
 	return r, nil
 }
 
-// Open takes a request that the host opened.
-func Open(stream *channel.Stream, payload []byte) {
-	r, err := parseRequest(payload)
+// Open serves a request of the host.
+func Open(stream *channel.Stream, payload []byte) error {
+	r, err := Decode(payload)
 	if err != nil {
-		stream.Reset("invalid", err.Error())
-		return
+		return stream.Invalid(err)
 	}
 	if r.Method == "listening" {
 		w := &waiter{stream, r.Port, time.Now().Add(time.Duration(r.TimeoutMs) * time.Millisecond)}
 		stream.Receive(w)
 		listeners.add(w)
-		return
+		return nil
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &connection{stream: stream, cancel: cancel, wake: make(chan struct{}, 1)}
 	stream.Receive(c)
 	go c.run(ctx, r.Port) // ends with the connection
+	return nil
 }
 
 // connection carries bytes between one stream and one server. What waits for
@@ -96,11 +99,11 @@ func (c *connection) Data(sub byte, payload []byte, last bool) {
 	c.poke()
 }
 
-// Note is not for us.
+// Note does nothing: the host sends no events.
 func (c *connection) Note([]byte) {}
 
-// Reset breaks the connection off, so that the server sees that it was not an
-// orderly end.
+// Reset aborts the connection, so that the server sees that it did not end in
+// order.
 func (c *connection) Reset() {
 	c.cancel()
 	c.mu.Lock()
@@ -162,7 +165,8 @@ func (c *connection) run(ctx context.Context, port int) {
 	c.stream.End(struct{}{})
 }
 
-// connect tries the loopback's other address when nobody listens at the first.
+// connect tries the loopback's IPv6 address when nothing listens at the IPv4
+// one.
 func connect(ctx context.Context, port int) (*net.TCPConn, error) {
 	dialer := net.Dialer{Timeout: connecting}
 	var first error
@@ -181,7 +185,8 @@ func connect(ctx context.Context, port int) (*net.TCPConn, error) {
 	return nil, first
 }
 
-// codeOf names an error for the host; the codes are part of the contract.
+// codeOf returns the code of an error for the host; the codes are part of the
+// protocol.
 func codeOf(err error) string {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -194,8 +199,8 @@ func codeOf(err error) string {
 	return "failed"
 }
 
-// read carries what the server says until its end. Sending waits for credit,
-// and with it the server: that is the back-pressure.
+// read sends the host what the server writes, until its end. Sending waits for
+// credit, and so slows the server down.
 func (c *connection) read(conn *net.TCPConn) error {
 	buffer := buffers.Get().(*[bufferSize]byte)
 	defer buffers.Put(buffer)
@@ -214,9 +219,9 @@ func (c *connection) read(conn *net.TCPConn) error {
 	}
 }
 
-// write carries what the host says until its end. A server that reads no more
-// may still have something to say: what comes then is thrown away, and the end
-// of what it says is the end of both.
+// write sends the server what the host writes, until its end. A server that
+// reads no more may still write: then what the host sends is dropped, and the
+// connection ends when the server's output does.
 func (c *connection) write(conn *net.TCPConn) {
 	for {
 		c.mu.Lock()

@@ -48,7 +48,7 @@ func (handler) Open(s *channel.Stream, payload []byte) error {
 	return nil
 }
 
-// host plays the host: `send` writes frames, `next` gives what comes back.
+// host acts as the host: send writes frames, next returns the answers.
 func host(t *testing.T) (send func(kind channel.Kind, flags byte, payload string), next func() string) {
 	t.Helper()
 	ours, theirs := net.Pipe()
@@ -94,7 +94,7 @@ func listen(t *testing.T, address string) (*net.TCPListener, int) {
 func TestHalfClose(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
 		l, port := listen(t, address)
-		go func() { // ends with its one client: it answers when it has heard all
+		go func() { // ends with its one client: it answers when it has read everything
 			server, err := l.Accept()
 			if err != nil {
 				return

@@ -12,14 +12,15 @@ import (
 )
 
 const (
-	// look is how often the table is looked at while somebody waits. It is the
-	// kernel's, because a connection would be one that the server sees.
+	// look is how often the kernel's table is read while a request waits.
+	// Connecting instead would be visible to the server.
 	look = 15 * time.Millisecond
-	// maxTable bounds what is read of the table, whose length is up to user code.
+	// maxTable is how much of the table is read: user code decides how long it
+	// is.
 	maxTable = 4 << 20
 )
 
-// waiter is who waits for a listener.
+// waiter is a request that waits for a listener.
 type waiter struct {
 	stream   *channel.Stream
 	port     int
@@ -29,10 +30,10 @@ type waiter struct {
 func (w *waiter) Data(byte, []byte, bool) {}
 func (w *waiter) Note([]byte)             {}
 
-// Reset leaves it to the next look to forget the waiter.
+// Reset does nothing: the next look drops the waiter.
 func (w *waiter) Reset() {}
 
-// watch looks on behalf of all waiters, so that many cost hardly more than one.
+// watch looks for all waiters at once, so that many cost hardly more than one.
 type watch struct {
 	wake chan struct{}
 
@@ -43,8 +44,8 @@ type watch struct {
 
 var listeners = &watch{wake: make(chan struct{}, 1)}
 
-// add takes a waiter, whose stream ends when somebody listens at the port or
-// the time is over, but not before one look.
+// add adds a waiter. Its stream ends when something listens at the port or the
+// time is over, but not before one look.
 func (l *watch) add(w *waiter) {
 	l.mu.Lock()
 	l.waiters = append(l.waiters, w)
@@ -96,7 +97,7 @@ func (l *watch) run() {
 	}
 }
 
-// listening says at which ports a connect over the loopback arrives.
+// listening returns the ports at which a connect over the loopback arrives.
 func listening() map[int]bool {
 	open := map[int]bool{}
 	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -124,8 +125,8 @@ var reachable = map[string]bool{
 	"0000000000000000FFFF00000100007F": true, // ::ffff:127.0.0.1
 }
 
-// listens adds the ports of which a table of /proc/net has a listener that can
-// be reached over the loopback.
+// listens adds the ports with a listener in a table of /proc/net that can be
+// reached over the loopback.
 func listens(table []byte, open map[int]bool) {
 	for _, line := range bytes.Split(table, []byte{'\n'}) {
 		fields := bytes.Fields(line)

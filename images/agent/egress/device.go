@@ -13,15 +13,15 @@ import (
 const (
 	deviceName = "tun0"
 	// mtu is as large as it can be: each packet costs the agent two system
-	// calls, and no wire ever sees one.
+	// calls, and none is ever sent over a wire.
 	mtu = 65535
-	// table and priority are of the rule that sends TCP, and nothing else, to
-	// the device: whatever is not TCP fails at once with ENETUNREACH.
+	// table and priority belong to the rule that sends TCP to the device:
+	// everything else fails at once with ENETUNREACH.
 	table    = 100
 	priority = 1000
 )
 
-// openDevice makes the network device that leads to this process, and the
+// openDevice makes the network device whose packets this process reads, and the
 // route to it.
 func openDevice() (*os.File, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -44,7 +44,7 @@ func setUp(fd int) error {
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
 		return fmt.Errorf("making %s: %w", deviceName, err)
 	}
-	// With an address of IPv6 on it, programs would try that first.
+	// With an IPv6 address on it, programs would try IPv6 first.
 	off := "/proc/sys/net/ipv6/conf/" + deviceName + "/disable_ipv6"
 	if err := os.WriteFile(off, []byte("1"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("turning IPv6 off: %w", err)
@@ -118,7 +118,8 @@ func route(device uint32) error {
 	return nil
 }
 
-// native is a number as this machine lays it out; both of ours are little-endian.
+// native encodes a number in the machine's byte order; both architectures are
+// little-endian.
 func native(value uint32) []byte { return binary.LittleEndian.AppendUint32(nil, value) }
 
 func attribute(out []byte, kind uint16, value []byte) []byte {

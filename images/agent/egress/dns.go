@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// DNS's numbers (RFC 1035).
+// Numbers of DNS (RFC 1035).
 const (
 	typeA       = 1
 	typeAny     = 255
@@ -17,10 +17,10 @@ const (
 	ttlSeconds  = 60
 )
 
-// answer is the reply to a query, nil for what is none. Every name has an
-// address: whether it may be reached, and whether it exists, is found out by the
-// host when somebody connects to it, and by nobody before. There are no other
-// records, and no IPv6.
+// answer is the reply to a query, nil for a packet that is no query. Every name
+// has an address: only when a program connects to it does the host find out
+// whether it exists and may be reached. There are no other records, and no
+// IPv6.
 func answer(query []byte, names *names) []byte {
 	if len(query) < headerBytes || query[2]&0x80 != 0 {
 		return nil
@@ -61,7 +61,8 @@ func answer(query []byte, names *names) []byte {
 }
 
 // question reads the only question of a query: its name in lower case, empty
-// when it cannot be a host's, and where the question ends, 0 when it is none.
+// when it cannot be a host name, and where the question ends, 0 when it is
+// malformed.
 func question(query []byte) (name string, end int) {
 	if binary.BigEndian.Uint16(query[4:]) != 1 {
 		return "", 0

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// segment is a TCP packet with right checksums.
+// segment is a TCP packet with correct checksums.
 func segment(source, destination uint32, sourcePort, targetPort uint16, flags byte, payload []byte) []byte {
 	out := make([]byte, 40+len(payload))
 	copy(out[40:], payload)
@@ -23,7 +23,7 @@ func segment(source, destination uint32, sourcePort, targetPort uint16, flags by
 	return out
 }
 
-// sound reports whether both checksums of a packet are right.
+// sound reports whether both checksums of a packet are correct.
 func sound(b []byte) bool {
 	if fold(sum(0, b[:20])) != 0xffff {
 		return false
@@ -42,12 +42,12 @@ func TestRewriteKeepsChecksums(t *testing.T) {
 		b := segment(random.Uint32(), random.Uint32(), uint16(random.Uint32()), uint16(random.Uint32()), flagAck, payload)
 		p, ok := parse(b)
 		if !ok || !sound(b) {
-			t.Fatalf("packet %d is not sound", i)
+			t.Fatalf("packet %d has a wrong checksum before", i)
 		}
 		source, destination := random.Uint32(), random.Uint32()
 		p.rewrite(source, destination, 7, 9)
 		if p.source() != source || p.destination() != destination || p.sourcePort() != 7 || p.targetPort() != 9 {
-			t.Fatalf("packet %d has other ends", i)
+			t.Fatalf("packet %d has wrong addresses", i)
 		}
 		if !sound(b) {
 			t.Fatalf("packet %d has a wrong checksum", i)
@@ -130,7 +130,7 @@ func TestAnswersQueries(t *testing.T) {
 		}
 	}
 	if answer(reply, names) != nil || answer(q[:11], names) != nil {
-		t.Error("what is no query is answered")
+		t.Error("a packet that is no query is answered")
 	}
 	random := rand.New(rand.NewSource(3))
 	for i := 0; i < 50000; i++ {
@@ -140,7 +140,7 @@ func TestAnswersQueries(t *testing.T) {
 	}
 }
 
-func TestNamesAreBounded(t *testing.T) {
+func TestNamesAreLimited(t *testing.T) {
 	names := newNames()
 	kept := names.address("kept.example")
 	for i := 0; i < 2*addresses; i++ {

@@ -11,7 +11,7 @@ import (
 	"exec-sandbox/agent/channel"
 )
 
-// flow is one connection of the guest and the stream that it is joined to.
+// flow is one connection of the guest and its stream to the host.
 type flow struct {
 	gateway *Gateway
 	key     key
@@ -29,10 +29,10 @@ type flow struct {
 	changed sync.Cond
 	waiting []byte // from the host, not written yet
 	spare   []byte
-	telling bool // a refusal is being recorded; the end of the stream waits
-	held    bool // that end has come
+	telling bool // a refusal is being recorded; until then the stream's end waits
+	held    bool // the stream has ended meanwhile
 	last    bool // the host sends no more
-	sent    bool // nor does the program
+	sent    bool // the program sends no more
 	dead    bool // the host has ended the stream
 	conn    *net.TCPConn
 }
@@ -43,7 +43,7 @@ func newFlow(g *Gateway, k key, first []byte) *flow {
 	return f
 }
 
-// Data keeps what the host sends; it sends no more than its credit.
+// Data keeps what the host sends; credit limits how much that is.
 func (f *flow) Data(_ byte, payload []byte, last bool) {
 	f.mu.Lock()
 	f.waiting = append(f.waiting, payload...)
@@ -70,7 +70,7 @@ func (f *flow) Note(payload []byte) {
 	}
 }
 
-// refused lets the program know, once it is known which one that is.
+// refused answers the program, after recording which program it is.
 func (f *flow) refused(errno string) {
 	f.gateway.record(f.key)
 	f.gateway.refuse(f, errno)
@@ -83,7 +83,7 @@ func (f *flow) refused(errno string) {
 	}
 }
 
-// Reset is the stream's end, in order or not.
+// Reset is the end of the stream, in order or not.
 func (f *flow) Reset() {
 	f.mu.Lock()
 	f.held = f.telling
@@ -102,9 +102,9 @@ func (f *flow) Reset() {
 	}
 }
 
-// abort ends a flow that the program has given up.
+// abort ends a flow that the program has aborted.
 func (f *flow) abort() {
-	f.stream.Reset("closed", "the connection was given up")
+	f.stream.Reset("closed", "the program aborted the connection")
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dead = true
@@ -114,8 +114,8 @@ func (f *flow) abort() {
 	}
 }
 
-// cutOff lets the program learn that its connection did not end in order.
-// Called with mu held.
+// cutOff shows the program that its connection did not end in order. Called
+// with mu held.
 func (f *flow) cutOff() {
 	_ = f.conn.SetLinger(0)
 	_ = f.conn.Close()

@@ -1,11 +1,11 @@
-// Package egress is the guest's way out, in a machine that has no network
-// device: a tunnel device ends in this process, which asks the host for every
-// connection and joins it to a stream of the channel.
+// Package egress gives the guest access to the network through the host. The
+// machine has no network device: a tunnel device ends in this process, which
+// asks the host for every connection and joins it to a stream of the channel.
 //
-// Only the first packet of a connection is decided about. It is held back until
+// Only the first packet of a connection needs a decision. It is held back until
 // the host has answered, so a program's connect gets the host's own answer. A
-// granted connection is led to a listener of ours by rewriting its packets'
-// addresses, so that the kernel speaks TCP on both sides.
+// granted connection goes to a listener of the agent's, by rewriting the
+// addresses of its packets, so that the kernel implements TCP on both sides.
 package egress
 
 import (
@@ -26,9 +26,9 @@ import (
 
 const (
 	listenerPort = 1
-	// maxFlows bounds the connections that are open or asked for, maxKept those
-	// that are remembered with the ones that have ended, whose last packets
-	// still have to find their way for so long.
+	// maxFlows limits the connections that are open or asked for. maxKept
+	// limits these together with the ones that have ended, which are kept for
+	// keptFor because their last packets must still be delivered.
 	maxFlows  = 512
 	maxKept   = 4096
 	keptFor   = time.Minute
@@ -52,24 +52,26 @@ type Gateway struct {
 	live   int
 }
 
-// key tells connections of the guest apart; their own address is always ours.
+// key identifies a connection of the guest, whose own address is always the
+// same.
 type key struct {
 	target uint32
 	port   uint16
 	local  uint16
 }
 
-// New returns a gateway that leads nowhere.
+// New returns a gateway that is not open.
 func New(refused *refusals.Tracker, log func(string, ...any)) *Gateway {
 	return &Gateway{
 		log: log, refusals: refused, names: newNames(), flows: map[key]*flow{}, ports: map[uint16]*flow{}, next: firstPort,
 	}
 }
 
-// Attach names the channel on which connections leave.
+// Attach sets the channel on which connections leave.
 func (g *Gateway) Attach(conn *channel.Conn) { g.conn = conn }
 
-// Open opens the way out; once it is open, nothing is left to be done.
+// Open makes the device and starts serving it; once it is open, Open does
+// nothing.
 func (g *Gateway) Open() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -103,7 +105,7 @@ func (g *Gateway) Open() error {
 		return fail(fmt.Errorf("listening for names: %w", err))
 	}
 	g.device = device
-	// All of these live as long as the machine.
+	// All of these run as long as the machine.
 	go g.read(device)
 	go g.accept(listener)
 	go g.answerPackets(packets)
@@ -111,7 +113,7 @@ func (g *Gateway) Open() error {
 	return nil
 }
 
-// read takes what the guest sends.
+// read handles what the guest sends.
 func (g *Gateway) read(device *os.File) {
 	buffer := make([]byte, mtu)
 	for {
@@ -134,11 +136,11 @@ func (g *Gateway) read(device *os.File) {
 }
 
 func (g *Gateway) send(b []byte) {
-	// A packet that finds no room is lost, as packets are.
+	// A packet for which there is no room is lost, as on any network.
 	_, _ = g.device.Write(b)
 }
 
-// handle says what is to be sent in answer to a packet, if anything.
+// handle returns the packet to send in answer to a packet, or nil.
 func (g *Gateway) handle(p packet) []byte {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -168,7 +170,7 @@ func (g *Gateway) handle(p packet) []byte {
 		return nil
 	default:
 		if p.flags()&flagRst != 0 {
-			// Nobody may be reading from it, and so see its end.
+			// The agent may not be reading from it, and so not see its end.
 			f.abort()
 		}
 		p.rewrite(peerAddress, guestAddress, f.port, listenerPort)
@@ -233,7 +235,7 @@ func (g *Gateway) sweep() {
 	}
 }
 
-// grant leads a flow's first packet on.
+// grant delivers a flow's first packet.
 func (g *Gateway) grant(f *flow) {
 	g.mu.Lock()
 	if f.over || f.port != 0 {
@@ -254,7 +256,7 @@ func (g *Gateway) grant(f *flow) {
 	g.send(p.bytes)
 }
 
-// record remembers whose connection is refused.
+// record records that a connection is refused.
 func (g *Gateway) record(k key) {
 	c := refusals.Connection{Host: g.names.host(k.target), Local: k.local, Port: k.port}
 	binary.BigEndian.PutUint32(c.Target[:], k.target)
@@ -282,14 +284,14 @@ func (g *Gateway) refuse(f *flow, errno string) {
 	}
 }
 
-// abandon ends a flow that nobody took up.
+// abandon ends a flow that has not been joined in time.
 func (g *Gateway) abandon(f *flow) {
 	g.mu.Lock()
 	joined := f.joined || f.over
 	g.finish(f)
 	g.mu.Unlock()
 	if !joined {
-		f.stream.Reset("failed", "the connection was given up")
+		f.stream.Reset("failed", "the connection was not used in time")
 	}
 }
 

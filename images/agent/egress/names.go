@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Addresses that stand for names come from 198.18.0.0/15, which is nobody's
+// Addresses that stand for names come from 198.18.0.0/15, which is reserved
 // (RFC 2544). The first 256 of them are not for names.
 const (
 	firstAddress  uint32 = 198<<24 | 18<<16
@@ -19,15 +19,15 @@ const (
 	maxNameLength        = 253
 )
 
-// names gives every name that is asked for an address of its own, and knows the
-// name of an address again. What has not been used for longest is forgotten;
-// its address is not given to another name until all others were.
+// names gives every name that is asked for its own address, and finds the name
+// of an address. The least recently used names are dropped; their addresses are
+// reused only after all others have been.
 type names struct {
 	mu        sync.Mutex
 	next      uint32
 	byName    map[string]*list.Element
 	byAddress map[uint32]*list.Element
-	used      *list.List // of *named, the latest first
+	used      *list.List // of *named, the latest use first
 }
 
 type named struct {

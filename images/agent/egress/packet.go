@@ -2,7 +2,7 @@ package egress
 
 import "encoding/binary"
 
-// TCP's flags.
+// Flags of TCP.
 const (
 	flagFin byte = 0x01
 	flagSyn byte = 0x02
@@ -28,8 +28,7 @@ type packet struct {
 	tcp   []byte // from the TCP header on
 }
 
-// parse reads what came from the device, which is whatever somebody in the
-// guest chose to send.
+// parse reads a packet from the device; user code can send anything.
 func parse(b []byte) (packet, bool) {
 	if len(b) < minimalHeader || b[0]>>4 != 4 || b[9] != protocolTCP {
 		return packet{}, false
@@ -50,8 +49,8 @@ func (p packet) sourcePort() uint16  { return binary.BigEndian.Uint16(p.tcp) }
 func (p packet) targetPort() uint16  { return binary.BigEndian.Uint16(p.tcp[2:]) }
 func (p packet) flags() byte         { return p.tcp[13] }
 
-// rewrite gives the packet other ends, and mends both checksums by what has
-// changed: a packet may be 64 KiB long.
+// rewrite changes the packet's addresses and ports, and updates both checksums
+// instead of computing them again: a packet may be 64 KiB long.
 func (p packet) rewrite(source, destination uint32, sourcePort, targetPort uint16) {
 	var before, after [12]byte
 	copy(before[:], p.bytes[12:20])
@@ -60,14 +59,14 @@ func (p packet) rewrite(source, destination uint32, sourcePort, targetPort uint1
 	binary.BigEndian.PutUint32(after[4:], destination)
 	binary.BigEndian.PutUint16(after[8:], sourcePort)
 	binary.BigEndian.PutUint16(after[10:], targetPort)
-	mend(p.bytes[10:12], before[:8], after[:8])
-	mend(p.tcp[16:18], before[:], after[:])
+	update(p.bytes[10:12], before[:8], after[:8])
+	update(p.tcp[16:18], before[:], after[:])
 	copy(p.bytes[12:20], after[:8])
 	copy(p.tcp[:4], after[8:])
 }
 
-// mend updates an Internet checksum for bytes that have changed (RFC 1624).
-func mend(checksum, before, after []byte) {
+// update updates an Internet checksum for bytes that have changed (RFC 1624).
+func update(checksum, before, after []byte) {
 	sum := uint32(^binary.BigEndian.Uint16(checksum))
 	for i := 0; i < len(before); i += 2 {
 		sum += uint32(^binary.BigEndian.Uint16(before[i:])) + uint32(binary.BigEndian.Uint16(after[i:]))

@@ -43,7 +43,7 @@ func (g *Gateway) answerStreams(listener net.Listener) {
 			continue
 		}
 		places <- struct{}{}
-		go func() { // ends within clientTime of the client's last query
+		go func() { // ends at most clientTime after the client's last query
 			defer func() { <-places }()
 			defer conn.Close()
 			g.answerClient(conn)

@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// Trust is the file with the host's own authorities, which programs that bring
-// their own list are pointed to; it is empty until a host names some. Bundle is
+// Trust is the file with the host's own certificate authorities, for programs
+// that use a list of their own; it is empty until a host names some. Bundle is
 // the system's list.
 const (
 	Trust  = "/run/exec-sandbox-authorities.pem"
@@ -17,7 +17,7 @@ const (
 )
 
 // SetTrust adds authorities, as PEM, to those that the guest's programs trust.
-// What an earlier host has added goes.
+// It removes those that an earlier host added.
 func SetTrust(authorities string) error {
 	if err := os.WriteFile(Trust, []byte(authorities), 0o644); err != nil {
 		return fmt.Errorf("writing authorities: %w", err)

@@ -1,7 +1,6 @@
 package files
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -14,15 +13,15 @@ import (
 	"exec-sandbox/agent/channel"
 )
 
-// ChildCommand is the agent's own first argument when it runs as the process
-// that does the work.
+// ChildCommand is the agent's first argument when it runs as the child that
+// does the work.
 const ChildCommand = "file-child"
 
 const (
 	// linkFD is the child's end of the connection to the agent.
 	linkFD = 3
-	// shield is the child's real and saved user. It owns nothing; it only keeps
-	// the user's programs, which share the effective user, from signalling,
+	// shield is the child's real and saved user. It owns nothing. It keeps the
+	// user's programs, which have the same effective user, from signalling,
 	// stopping or tracing the child.
 	shield = 64999
 )
@@ -41,7 +40,7 @@ func Child(args []string) error {
 		return fmt.Errorf("reading the gid: %w", err)
 	}
 	runtime.GOMAXPROCS(1)
-	unix.Umask(0) // modes are as they are asked for
+	unix.Umask(0) // modes are exactly as requested
 	limit := unix.Rlimit{Cur: 65536, Max: 65536}
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("setting the limit of open files: %w", err)
@@ -52,7 +51,7 @@ func Child(args []string) error {
 		}
 	}
 	if err := unix.Chdir("/"); err != nil {
-		return fmt.Errorf("leaving for the root: %w", err)
+		return fmt.Errorf("entering the root directory: %w", err)
 	}
 	if err := unix.SetNonblock(linkFD, true); err != nil {
 		return fmt.Errorf("preparing the link: %w", err)
@@ -62,8 +61,8 @@ func Child(args []string) error {
 	return conn.Serve()
 }
 
-// become gives up everything that the user does not have, in every thread, and
-// looks whether that is so.
+// become gives up every privilege that the user does not have, in every thread,
+// and checks that none is left.
 func become(uid, gid int) error {
 	if err := syscall.Setgroups([]int{}); err != nil {
 		return fmt.Errorf("dropping groups: %w", err)
@@ -71,7 +70,7 @@ func become(uid, gid int) error {
 	if err := syscall.Setresgid(gid, gid, gid); err != nil {
 		return fmt.Errorf("becoming group %d: %w", gid, err)
 	}
-	// All three leave 0, so the kernel drops every capability as well.
+	// None of the three stays 0, so the kernel drops every capability as well.
 	if err := syscall.Setresuid(shield, uid, shield); err != nil {
 		return fmt.Errorf("becoming user %d: %w", uid, err)
 	}
@@ -92,10 +91,9 @@ type server struct{ home string }
 func (server) Hello([]byte) (any, error) { return struct{}{}, nil }
 
 func (v server) Open(s *channel.Stream, payload []byte) error {
-	r := &Request{}
-	if err := json.Unmarshal(payload, r); err != nil {
-		s.Reset("invalid", err.Error())
-		return nil
+	r, err := Decode(payload)
+	if err != nil {
+		return s.Invalid(err)
 	}
 	do := operations[r.Method]
 	if do == nil {
@@ -105,7 +103,7 @@ func (v server) Open(s *channel.Stream, payload []byte) error {
 	r.Path, r.To = v.absolute(r.Path), v.absolute(r.To)
 	in := newInbox(s)
 	s.Receive(in)
-	go func() { // ends with the operation; the host's leaving ends its waits
+	go func() { // ends with the operation; if the host leaves, its waits end
 		result, err := do(r, in)
 		switch {
 		case errors.Is(err, errCancelled):
@@ -125,7 +123,7 @@ func (v server) absolute(path Name) Name {
 	return Name(v.home+"/") + path
 }
 
-// operations answer with END's payload, or an error.
+// operations return END's payload, or an error.
 var operations = map[string]func(*Request, *inbox) (any, error){
 	"file.read":          read,
 	"file.write":         write,

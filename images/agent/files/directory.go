@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// entry is what is told of a file.
+// entry describes one file.
 type entry struct {
 	Name     *Name   `json:"name,omitempty"`
 	Type     string  `json:"type"`
@@ -76,7 +76,7 @@ func list(r *Request, in *inbox) (any, error) {
 	for {
 		names, err := directory.Readdirnames(512)
 		if len(names) == 0 {
-			// The end, or an error that says more: io.EOF is neither.
+			// io.EOF is the end; an errno is an error.
 			var errno unix.Errno
 			if errors.As(err, &errno) {
 				return nil, errno
@@ -88,7 +88,7 @@ func list(r *Request, in *inbox) (any, error) {
 			var st unix.Stat_t
 			if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 				if errors.Is(err, unix.ENOENT) {
-					continue // gone in between
+					continue // removed in between
 				}
 				return nil, err
 			}
@@ -103,7 +103,8 @@ func list(r *Request, in *inbox) (any, error) {
 	}
 }
 
-// appendEntry is what json.Marshal does, for ten thousand entries at a time.
+// appendEntry does what json.Marshal does, but fast enough for ten thousand
+// entries.
 func appendEntry(out []byte, base int, name string, st *unix.Stat_t) ([]byte, error) {
 	out = append(out, `{"name":`...)
 	out, err := appendName(out, name)

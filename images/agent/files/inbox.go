@@ -12,7 +12,7 @@ import (
 var errCancelled = errors.New("cancelled")
 
 // inbox holds what the host sends on one stream until it is read; the stream's
-// credit bounds it.
+// credit limits how much.
 type inbox struct {
 	stream *channel.Stream
 
@@ -39,7 +39,7 @@ func (in *inbox) Data(sub byte, payload []byte, last bool) {
 	in.arrived.Signal()
 }
 
-// Note is called by the connection. No operation takes notes.
+// Note is called by the connection. No operation uses notes.
 func (in *inbox) Note([]byte) {}
 
 // Reset is called by the connection.
@@ -53,7 +53,7 @@ func (in *inbox) Reset() {
 	in.arrived.Signal()
 }
 
-// Read waits for bytes and gives their credit back.
+// Read waits for bytes and returns their credit.
 func (in *inbox) Read(p []byte) (int, error) {
 	in.mu.Lock()
 	for in.bytes.Len() == 0 && !in.ended && !in.dead {

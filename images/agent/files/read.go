@@ -10,7 +10,7 @@ import (
 const unit = 128 * 1024
 
 type readResult struct {
-	Size  int64 `json:"size"`  // when it was opened; of a made-up file what was read
+	Size  int64 `json:"size"`  // when it was opened; of a made-up file, what was read
 	Bytes int64 `json:"bytes"` // sent
 }
 
@@ -46,8 +46,8 @@ func read(r *Request, in *inbox) (any, error) {
 	return readResult{size, sent}, nil
 }
 
-// openRegular opens a regular file. A FIFO or device is not opened at all,
-// unless it takes a file's place in that moment; then nothing waits for it.
+// openRegular opens a regular file. A FIFO or device is not opened, except when
+// it takes a file's place at that moment; even then opening it does not wait.
 func openRegular(path string) (fd int, st unix.Stat_t, err error) {
 	if err := unix.Stat(path, &st); err != nil {
 		return -1, st, err
@@ -81,7 +81,7 @@ func transfer(fd int, limit int64, in *inbox) (sent int64, err error) {
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
-		case errors.Is(err, unix.EAGAIN): // nothing now, such as the kernel's log
+		case errors.Is(err, unix.EAGAIN): // nothing to read now, for example from the kernel's log
 			return sent, nil
 		case err != nil:
 			return sent, err
@@ -96,8 +96,8 @@ func transfer(fd int, limit int64, in *inbox) (sent int64, err error) {
 	return sent, nil
 }
 
-// madeUp reports whether a file's size says nothing: the kernel makes up its
-// content as it is read.
+// madeUp reports whether a file's size means nothing because the kernel makes
+// up its content while it is read.
 func madeUp(fd int) bool {
 	var st unix.Statfs_t
 	if unix.Fstatfs(fd, &st) != nil {

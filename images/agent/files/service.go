@@ -3,7 +3,6 @@ package files
 import (
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -21,8 +20,8 @@ type Starter interface {
 	Start(argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error)
 }
 
-// Service is the agent's side: it has one child for the user, which is there
-// from the start, and one for root, which is started when it is asked for.
+// Service is the agent's side. It has one child for the user, which runs from
+// the start, and one for root, which is started when it is needed.
 type Service struct {
 	starter  Starter
 	uid, gid int
@@ -38,7 +37,7 @@ func New(starter Starter, uid, gid int, home string, log func(string, ...any)) *
 	return &Service{starter: starter, uid: uid, gid: gid, home: home, log: log, links: map[string]*link{}}
 }
 
-// Serves reports whether a method is one of files.
+// Serves reports whether a method belongs to this package.
 func Serves(method string) bool {
 	return strings.HasPrefix(method, "file.") || strings.HasPrefix(method, "tree.")
 }
@@ -50,15 +49,10 @@ func (v *Service) Start() error {
 }
 
 // Open hands a request to the child of the user it names.
-func (v *Service) Open(s *channel.Stream, payload []byte) {
-	var r Request
-	if err := json.Unmarshal(payload, &r); err != nil {
-		s.Reset("invalid", "reading the request: "+err.Error())
-		return
-	}
-	if err := r.check(); err != nil {
-		s.Reset("invalid", err.Error())
-		return
+func (v *Service) Open(s *channel.Stream, payload []byte) error {
+	r, err := Decode(payload)
+	if err != nil {
+		return s.Invalid(err)
 	}
 	user := "user"
 	if r.User == "root" {
@@ -67,24 +61,9 @@ func (v *Service) Open(s *channel.Stream, payload []byte) {
 	l, err := v.link(user)
 	if err != nil {
 		s.Reset("failed", err.Error())
-		return
+		return nil
 	}
 	l.open(s, payload)
-}
-
-func (r *Request) check() error {
-	if r.Path == "" || r.Method == "file.rename" && r.To == "" {
-		return errors.New("a path is empty")
-	}
-	if strings.ContainsRune(string(r.Path)+string(r.To), 0) {
-		return errors.New("a path holds a NUL")
-	}
-	if r.User != "" && r.User != "user" && r.User != "root" {
-		return fmt.Errorf("no user %q", r.User)
-	}
-	if r.Offset < 0 || r.Length != nil && *r.Length < 0 {
-		return errors.New("a negative offset or length")
-	}
 	return nil
 }
 
@@ -145,8 +124,8 @@ func (v *Service) start(user string) (*link, error) {
 	return l, nil
 }
 
-// link is the agent's end of the connection to one child. On it the agent plays
-// the host.
+// link is the agent's end of the connection to one child. On it the agent acts
+// as the host.
 type link struct {
 	file *os.File
 
@@ -165,7 +144,7 @@ type relay struct {
 	id     uint32
 
 	// Guarded by link.mu.
-	waiting  []frame // for the host to take; the child's credit bounds them
+	waiting  []frame // for the host; the child's credit limits them
 	draining bool
 	consumed int // by the host, not granted to the child yet
 }
@@ -223,7 +202,7 @@ func (l *link) write() {
 	}
 }
 
-// end lets all streams know that the child is gone.
+// end resets all streams, because the child is gone.
 func (l *link) end() {
 	l.mu.Lock()
 	l.dead = true
@@ -277,7 +256,7 @@ func (r *relay) take(f *channel.Frame) {
 	r.waiting = append(r.waiting, frame{f.Kind, f.Flags, append([]byte(nil), payload...)})
 }
 
-// drain sends what waits, at the host's pace.
+// drain sends what waits, as the host grants credit.
 func (r *relay) drain() {
 	l := r.link
 	l.mu.Lock()
@@ -300,7 +279,7 @@ func (r *relay) drain() {
 	r.draining = false
 }
 
-// finish passes the child's END or RESET on; called with link.mu held.
+// finish forwards the child's END or RESET; called with link.mu held.
 func (r *relay) finish(kind channel.Kind, payload []byte) {
 	delete(r.link.relays, r.id)
 	if kind == channel.End {
@@ -312,7 +291,8 @@ func (r *relay) finish(kind channel.Kind, payload []byte) {
 	r.stream.Reset(reset.Code, reset.Message)
 }
 
-// grant gives the child credit for what the host took; called with link.mu held.
+// grant grants the child credit for what the host took; called with link.mu
+// held.
 func (r *relay) grant(n int) {
 	r.consumed += n
 	if r.consumed < channel.InitialCredit/2 || r.link.dead {
@@ -333,10 +313,10 @@ func (r *relay) Data(sub byte, payload []byte, last bool) {
 	r.pass(channel.Data, sub, payload)
 }
 
-// Note passes an event on.
+// Note forwards an event.
 func (r *relay) Note(payload []byte) { r.pass(channel.Note, 0, payload) }
 
-// Reset ends the work.
+// Reset cancels the child's work.
 func (r *relay) Reset() {
 	r.pass(channel.Reset, 0, []byte("{}"))
 	r.link.mu.Lock()

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// maxDepth keeps the number of open directories far below the limit.
+	// maxDepth keeps the number of open directories well below the limit.
 	maxDepth = 4096
-	// Names that are not UTF-8 have their bytes here in hex.
+	// The records with names that are not UTF-8, as hex.
 	paxPath = "EXECSANDBOX.path"
 	paxLink = "EXECSANDBOX.linkpath"
 )
@@ -28,7 +28,7 @@ const (
 type treeResult struct {
 	Entries int   `json:"entries"`
 	Bytes   int64 `json:"bytes"`   // of the files
-	Skipped int   `json:"skipped"` // neither file, directory nor link
+	Skipped int   `json:"skipped"` // neither a file, a directory nor a link
 }
 
 // readTree sends a directory as a tar archive, the directory itself first.
@@ -79,7 +79,7 @@ func (t *treeReader) header(kind byte, name, link string, st *unix.Stat_t) error
 	return t.tar.WriteHeader(h)
 }
 
-// directory takes the descriptor over. Links below are never followed.
+// directory takes over the descriptor. Links below are never followed.
 func (t *treeReader) directory(fd int, name string, depth int) error {
 	directory := os.NewFile(uintptr(fd), name)
 	defer directory.Close()
@@ -120,7 +120,7 @@ func (t *treeReader) entry(base int, parent, child string, depth int) error {
 	var st unix.Stat_t
 	err := unix.Fstatat(base, child, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {
-		return nil // gone in between
+		return nil // removed in between
 	}
 	if err != nil {
 		return at(full, err)
@@ -186,8 +186,8 @@ func (t *treeReader) file(fd int, name string) error {
 	return nil
 }
 
-// writeTree unpacks an archive into a directory. Links that are there already
-// are replaced, never followed.
+// writeTree unpacks an archive into a directory. Existing links are replaced,
+// never followed.
 func writeTree(r *Request, in *inbox) (any, error) {
 	root := string(r.Path)
 	created := false
@@ -234,7 +234,7 @@ type treeWriter struct {
 	made    []madeDirectory
 }
 
-// madeDirectory gets its mode and time when nothing more is put into it.
+// madeDirectory gets its mode and time when its content is complete.
 type madeDirectory struct {
 	name string
 	mode uint32
@@ -307,8 +307,8 @@ func (w *treeWriter) entry(h *tar.Header, content io.Reader, created bool) error
 	return at(full, err)
 }
 
-// file makes a new file in place: nobody has seen it, and a failed copy takes it
-// away. One that exists is replaced in one step.
+// file writes a new file in place, and removes it when the copy fails. An
+// existing file is replaced in one step.
 func (w *treeWriter) file(directory int, leaf string, h *tar.Header, content io.Reader) (err error) {
 	mode := uint32(h.Mode & 0o777)
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
@@ -397,7 +397,7 @@ func (w *treeWriter) finish() error {
 	return nil
 }
 
-// setTime sets when what is open was modified.
+// setTime sets the time of modification of an open file.
 func setTime(fd int, modified time.Time) error {
 	then := [2]unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(modified.UnixNano())}
 	_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(fd), 0, uintptr(unsafe.Pointer(&then[0])), 0, 0, 0)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// change is one line of what a watch sends. The kernel holds 16384 events for a
-// host that reads slowly; then it says "overflow" and forgets the rest.
+// change is one line of what a watch sends. The kernel keeps 16384 events for a
+// host that reads slowly; then it reports "overflow" and drops the rest.
 type change struct {
 	Kind string `json:"kind"` // start, create, modify, remove, rename, overflow
 	Path Name   `json:"path"`
@@ -22,15 +22,14 @@ type change struct {
 const watchedEvents = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE | unix.IN_MOVED_FROM |
 	unix.IN_MOVED_TO | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
 
-// How long the second half of a rename may take to follow the first: so many
-// steps. A host that does not let this machine run makes its clock jump, and
-// such a jump counts as one step.
+// How long to wait for the second half of a rename, in steps. If the host does
+// not let this machine run, its clock jumps; such a jump counts as one step.
 const (
 	pairing      = 2 * time.Millisecond
 	pairingSteps = 5
 )
 
-// watch sends changes until the host leaves or what is watched is gone.
+// watch sends changes until the host leaves or what is watched is removed.
 func watch(r *Request, in *inbox) (any, error) {
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {
@@ -83,7 +82,7 @@ func watch(r *Request, in *inbox) (any, error) {
 	}
 }
 
-// cause tells a read that the host's leaving ended from one that failed.
+// cause returns errCancelled for a read that ended because the host left.
 func (in *inbox) cause(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return errCancelled
@@ -116,7 +115,7 @@ func (w *watcher) add(kind string, at *watched, name string) {
 
 func (w *watcher) report(c change) {
 	if c == w.last && c.Kind == "modify" {
-		return // in one batch once is enough
+		return // once in a batch is enough
 	}
 	w.last = c
 	line, err := json.Marshal(c)
@@ -135,7 +134,7 @@ func (w *watcher) send(in *inbox) error {
 	return err
 }
 
-// settle decides that a name left for elsewhere.
+// settle reports a name that was moved out of the tree.
 func (w *watcher) settle() {
 	if w.moved != nil {
 		w.add("remove", w.moved.at, w.moved.name)
@@ -158,7 +157,7 @@ func (w *watcher) event(at *watched, mask, cookie uint32, name string) {
 	if w.moved != nil && !(mask&unix.IN_MOVED_TO != 0 && cookie == w.cookie) {
 		w.settle()
 	}
-	// Our own drafts are nobody's business; putting one in its place is.
+	// Our own drafts are not reported; moving one to its place is.
 	draft := strings.HasPrefix(name, temporary)
 	isRoot := at == w.root
 	switch {
@@ -185,7 +184,7 @@ func (w *watcher) event(at *watched, mask, cookie uint32, name string) {
 	case mask&unix.IN_MOVED_FROM != 0:
 		w.moved, w.cookie = &half{at, name}, cookie
 	case mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
-		if !at.scanned[name] { // else it was told when its directory was looked through
+		if !at.scanned[name] { // else it was reported when its directory was scanned
 			w.add("create", at, name)
 		}
 		delete(at.scanned, name)
@@ -195,7 +194,7 @@ func (w *watcher) event(at *watched, mask, cookie uint32, name string) {
 	case mask&unix.IN_DELETE != 0:
 		delete(at.scanned, name)
 		w.add("remove", at, name)
-	case mask&(unix.IN_MODIFY|unix.IN_ATTRIB) != 0 && (isRoot || name != ""): // else its parent tells
+	case mask&(unix.IN_MODIFY|unix.IN_ATTRIB) != 0 && (isRoot || name != ""): // else its parent's watch reports it
 		w.add("modify", at, name)
 	}
 }

@@ -9,23 +9,23 @@ import (
 )
 
 const (
-	// maxWatched is how many directories one watch has. The kernel has a bound
-	// for all of a user's together.
+	// maxWatched is how many directories one watch has. The kernel limits all
+	// of a user's watches together.
 	maxWatched = 4096
-	// maxScanned is how many names are remembered to have been told.
+	// maxScanned is how many scanned names are remembered.
 	maxScanned = 100000
 	// tooMany is the code for a tree of more directories than can be watched.
 	tooMany = "TOOMANY"
 )
 
-// watched is what one kernel's watch is on: a directory, or the one file.
+// watched is what one watch of the kernel is on: a directory, or the one file.
 type watched struct {
 	parent *watched
 	name   string // of the root: its whole path
 	number int32
 	below  map[string]*watched
-	// scanned are the names told when the directory was looked through, which
-	// the kernel may tell as well.
+	// scanned are the names reported by a scan of the directory, which the
+	// kernel may report as well.
 	scanned map[string]bool
 }
 
@@ -40,7 +40,8 @@ func (d *watched) path(name string) Name {
 	return Name(path.Join(at, name))
 }
 
-// tree is all that one watch is on. Links are not followed, but for its root.
+// tree is everything that one watch is on. Links are not followed, except at
+// its root.
 type tree struct {
 	fd        int
 	recursive bool
@@ -56,10 +57,10 @@ func newTree(root string, fd int, recursive bool) *tree {
 	}
 }
 
-// tell is told what is found.
-type tell func(kind string, at *watched, name string)
+// reporter is called with what is found.
+type reporter func(kind string, at *watched, name string)
 
-// begin watches the root and all there is below.
+// begin watches the root and everything below.
 func (t *tree) begin() error {
 	number, err := unix.InotifyAddWatch(t.fd, t.root.name, watchedEvents)
 	if err != nil {
@@ -73,19 +74,19 @@ func (t *tree) begin() error {
 	return nil
 }
 
-// enter watches a directory and all there is below. The watch comes first, so
-// nothing is missed of what is made while it is looked through. False: there
-// are too many.
-func (t *tree) enter(parent *watched, name string, told tell) bool {
+// enter watches a directory and everything below. It adds the watch before the
+// scan, so that nothing made during the scan is missed. It returns false when
+// there are too many directories.
+func (t *tree) enter(parent *watched, name string, report reporter) bool {
 	if !t.recursive {
 		return true
 	}
 	number, err := unix.InotifyAddWatch(t.fd, string(parent.path(name)), watchedEvents|unix.IN_DONT_FOLLOW|unix.IN_ONLYDIR)
 	if err != nil {
 		if err == unix.ENOSPC {
-			return t.full(told)
+			return t.full(report)
 		}
-		return true // it is gone, or not the user's to read
+		return true // it was removed, or the user may not read it
 	}
 	if known := t.numbers[int32(number)]; known != nil {
 		t.move(known, parent, name)
@@ -93,25 +94,24 @@ func (t *tree) enter(parent *watched, name string, told tell) bool {
 	}
 	if len(t.numbers) >= t.most {
 		_, _ = unix.InotifyRmWatch(t.fd, uint32(number))
-		return t.full(told)
+		return t.full(report)
 	}
 	d := &watched{parent: parent, name: name, number: int32(number), below: map[string]*watched{}}
 	t.numbers[d.number] = d
 	parent.below[name] = d
-	return t.look(d, told)
+	return t.look(d, report)
 }
 
-// full says that changes will be missing from now on.
-func (t *tree) full(told tell) bool {
-	if told != nil {
-		told("overflow", t.root, "")
+// full reports that changes will be missing from now on.
+func (t *tree) full(report reporter) bool {
+	if report != nil {
+		report("overflow", t.root, "")
 	}
 	return false
 }
 
-// look goes through a directory: it tells what is in it, and watches what is
-// below.
-func (t *tree) look(d *watched, told tell) bool {
+// look scans a directory: it reports what is in it, and watches what is below.
+func (t *tree) look(d *watched, report reporter) bool {
 	flags := unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
 	if d != t.root {
 		flags |= unix.O_NOFOLLOW
@@ -129,10 +129,10 @@ func (t *tree) look(d *watched, told tell) bool {
 			if entry.IsDir() {
 				inner = append(inner, name)
 			}
-			if told == nil || strings.HasPrefix(name, temporary) {
+			if report == nil || strings.HasPrefix(name, temporary) {
 				continue
 			}
-			told("create", d, name)
+			report("create", d, name)
 			if t.fresh < maxScanned {
 				if d.scanned == nil {
 					d.scanned = map[string]bool{}
@@ -148,22 +148,22 @@ func (t *tree) look(d *watched, told tell) bool {
 	_ = file.Close()
 	all := true
 	for _, name := range inner {
-		all = t.enter(d, name, told) && all
-		if !all && told == nil {
+		all = t.enter(d, name, report) && all
+		if !all && report == nil {
 			break
 		}
 	}
 	return all
 }
 
-// move gives a directory its new place.
+// move moves a directory to its new place.
 func (t *tree) move(d, parent *watched, name string) {
 	if d == nil || d.parent == nil {
 		return
 	}
 	for up := parent; up != nil; up = up.parent {
 		if up == d {
-			return // what was told is out of date: nothing is inside of itself
+			return // the event is out of date: a directory cannot be inside itself
 		}
 	}
 	t.unlink(d)
@@ -183,7 +183,7 @@ func (t *tree) forget(d *watched) {
 	delete(t.numbers, d.number)
 }
 
-// leave stops watching a directory that went elsewhere, and all below.
+// leave stops watching a directory that was moved away, and everything below.
 func (t *tree) leave(d *watched) {
 	if d == nil {
 		return
@@ -195,7 +195,7 @@ func (t *tree) leave(d *watched) {
 	t.forget(d)
 }
 
-// again finds out what there is after changes were lost.
+// again scans the tree again after changes were lost.
 func (t *tree) again() {
 	if !t.recursive {
 		return
@@ -206,8 +206,8 @@ func (t *tree) again() {
 	t.look(t.root, nil)
 }
 
-// rest is called before waiting. When the kernel has nothing to tell, what was
-// told before it is told no more.
+// rest is called before waiting. When the kernel has no more events, none can
+// repeat a scanned name: these are forgotten.
 func (t *tree) rest() {
 	if t.fresh == 0 {
 		return

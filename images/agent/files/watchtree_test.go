@@ -36,7 +36,7 @@ func observe(t *testing.T, prepare func(root string)) *observer {
 	return o
 }
 
-// seen is what the kernel has told until now.
+// seen is what the kernel has reported until now.
 func (o *observer) seen() (all []string) {
 	o.t.Helper()
 	buffer := make([]byte, 4096)
@@ -73,7 +73,7 @@ func (o *observer) seen() (all []string) {
 func (o *observer) expect(want ...string) {
 	o.t.Helper()
 	got := o.seen()
-	if len(want) > 6 { // a directory's own order
+	if len(want) > 6 { // in the directory's order
 		sort.Strings(got)
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -99,7 +99,7 @@ func TestWatchOfATree(t *testing.T) {
 
 	make("a/b/file")
 	o.expect("create /a/b/file")
-	// Everything was made before we hear of the first directory.
+	// Everything was made before the watch reads about the first directory.
 	do(t, os.MkdirAll(at("new/deep/er"), 0o755))
 	make("new/deep/er/1")
 	make("new/2")
@@ -108,14 +108,15 @@ func TestWatchOfATree(t *testing.T) {
 	do(t, os.Remove(at("new/2")))
 	make("new/2")
 	o.expect("create /new/deep/er/3", "remove /new/2", "create /new/2")
-	// A directory keeps being watched under its new name, with all below.
+	// A directory is still watched under its new name, with everything below.
 	do(t, os.Rename(at("new/deep"), at("a/moved")))
 	make("a/moved/er/4")
 	o.expect("rename /a/moved /new/deep", "create /a/moved/er/4")
-	do(t, unix.Rename(at("a/moved"), at("empty"))) // in the place of another
+	do(t, unix.Rename(at("a/moved"), at("empty"))) // in place of another
 	make("empty/er/5")
 	o.expect("rename /empty /a/moved", "create /empty/er/5")
-	// What left is not watched; what comes is looked through.
+	// A directory that was moved away is not watched; one that was moved in is
+	// scanned.
 	do(t, os.Rename(at("empty"), filepath.Join(elsewhere, "x")))
 	do(t, os.WriteFile(filepath.Join(elsewhere, "x/er/6"), nil, 0o644))
 	o.expect("remove /empty")
@@ -124,7 +125,7 @@ func TestWatchOfATree(t *testing.T) {
 		"create /back/er/5", "create /back/er/6")
 	do(t, os.Chmod(at("back/er"), 0o700))
 	o.expect("modify /back/er")
-	// A link is one file, wherever it leads.
+	// A link is one file, wherever it points.
 	do(t, os.Symlink(elsewhere, at("link")))
 	do(t, os.WriteFile(filepath.Join(elsewhere, "7"), nil, 0o644))
 	o.expect("create /link")
@@ -158,10 +159,10 @@ func TestWatchMissesNothingOfAGrowingTree(t *testing.T) {
 			_ = os.Mkdir(filepath.Join(directory, "f"), 0o755)
 		}
 	}()
-	told := map[string]int{}
+	reported := map[string]int{}
 	for over := false; ; {
 		for _, line := range o.seen() {
-			told[line]++
+			reported[line]++
 		}
 		if over {
 			break
@@ -173,19 +174,19 @@ func TestWatchMissesNothingOfAGrowingTree(t *testing.T) {
 		}
 	}
 	for line := range want {
-		if told[line] != 1 {
-			t.Errorf("%q is told %d times", line, told[line])
+		if reported[line] != 1 {
+			t.Errorf("%q is reported %d times", line, reported[line])
 		}
 	}
-	if len(told) != len(want) {
-		t.Errorf("%d lines are told, not %d", len(told), len(want))
+	if len(reported) != len(want) {
+		t.Errorf("%d lines are reported, not %d", len(reported), len(want))
 	}
 }
 
 func TestWatchAfterChangesWereLost(t *testing.T) {
 	o := observe(t, func(string) {})
 	do(t, os.MkdirAll(filepath.Join(o.root, "a/b"), 0o755))
-	// As if the kernel had had no room for that.
+	// As if the kernel had had no room for this event.
 	buffer := make([]byte, 4096)
 	_, _ = unix.Read(o.fd, buffer)
 	o.event(nil, unix.IN_Q_OVERFLOW, 0, "")
@@ -194,7 +195,7 @@ func TestWatchAfterChangesWereLost(t *testing.T) {
 	o.expect("create /a/b/c")
 }
 
-func TestWatchIsBounded(t *testing.T) {
+func TestWatchIsLimited(t *testing.T) {
 	many := func(root string) {
 		for i := 0; i < 50; i++ {
 			do(t, os.Mkdir(filepath.Join(root, fmt.Sprint(i)), 0o755))

@@ -1,24 +1,26 @@
 // Package files does the host's work on files of the guest.
 //
-// The agent is root, and user code can plant links. So the work is done by a
-// child process that has the user's identity and no privilege at all: whatever
-// path it is led to, it can do no more there than the user's own programs. The
-// agent only passes frames between the host and that child.
+// The agent is root, and user code can plant links. So a child process with the
+// user's identity and no privileges does the work: wherever a path leads, the
+// child can do no more there than the user's own programs. The agent only
+// forwards frames between the host and that child.
 package files
 
 import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
 
-// Name is a file's name or path: any bytes but NUL. In JSON it is a string, or
-// {"hex":"61ff"} where the bytes are not UTF-8.
+// Name is a file's name or path: any bytes except NUL. In JSON it is a string,
+// or {"hex":"61ff"} where the bytes are not UTF-8.
 type Name string
 
 type hexName struct {
@@ -47,7 +49,8 @@ func (n *Name) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Request is OPEN's payload. Paths are absolute or relative to the home.
+// Request is OPEN's payload of every method for files. Paths are absolute, or
+// relative to the home directory.
 type Request struct {
 	Method        string  `json:"method"`
 	User          string  `json:"user"` // "root", else the user
@@ -59,21 +62,49 @@ type Request struct {
 	Modified      *int64  `json:"modified"`      // file.write: ms since 1970, now when absent
 	CreateParents bool    `json:"createParents"` // file.write, file.makeDirectory, tree.write
 	Recursive     bool    `json:"recursive"`     // file.remove, file.watch
-	Force         bool    `json:"force"`         // file.remove: what is missing is no error
-	NoFollow      bool    `json:"noFollow"`      // file.stat: of a link itself
+	Force         bool    `json:"force"`         // file.remove: a missing file is no error
+	NoFollow      bool    `json:"noFollow"`      // file.stat: describe a link itself
+}
+
+// Decode reads a request and checks it.
+func Decode(payload []byte) (*Request, error) {
+	r := &Request{}
+	if err := json.Unmarshal(payload, r); err != nil {
+		return nil, fmt.Errorf("reading the request: %w", err)
+	}
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *Request) check() error {
+	if r.Path == "" || r.Method == "file.rename" && r.To == "" {
+		return errors.New("a path is empty")
+	}
+	if strings.ContainsRune(string(r.Path)+string(r.To), 0) {
+		return errors.New("a path contains a NUL")
+	}
+	if r.User != "" && r.User != "user" && r.User != "root" {
+		return fmt.Errorf("no user %q", r.User)
+	}
+	if r.Offset < 0 || r.Length != nil && *r.Length < 0 {
+		return errors.New("the offset or the length is negative")
+	}
+	return nil
 }
 
 // Failure is why an operation did not succeed, as END's "error".
 type Failure struct {
-	Code string `json:"code"` // an errno's name, or one of those below
+	Code string `json:"code"` // an errno's name, or one of the codes below
 	Path *Name  `json:"path,omitempty"`
 	Free *int64 `json:"free,omitempty"` // ENOSPC: bytes
-	Type string `json:"type,omitempty"` // NOTAFILE: what it is
+	Type string `json:"type,omitempty"` // NOTAFILE: its type
 }
 
 const (
 	// notAFile: a FIFO, a socket or a device. Opening one could wait for ever
-	// or do something, and none has a content that ends.
+	// or have an effect, and their content does not end.
 	notAFile = "NOTAFILE"
 	// changed: a file of a tree became shorter while it was read.
 	changed = "CHANGED"
@@ -85,7 +116,7 @@ type failed struct {
 	Error *Failure `json:"error"`
 }
 
-// failure makes what is reported of any error.
+// failure turns any error into what is reported.
 func failure(err error) *Failure {
 	f := &Failure{Code: "EIO"}
 	var own *Failure
@@ -103,7 +134,7 @@ func failure(err error) *Failure {
 	return f
 }
 
-// at says which path an error is about.
+// at adds the path to an error.
 func at(path string, err error) error {
 	if err == nil {
 		return nil
@@ -111,7 +142,7 @@ func at(path string, err error) error {
 	return &os.PathError{Op: "", Path: path, Err: err}
 }
 
-// full adds to an error of a full disk how much is free.
+// full adds the free space to an error of a full disk.
 func full(err error, directory int) error {
 	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return err
@@ -126,7 +157,7 @@ func full(err error, directory int) error {
 	return f
 }
 
-// KindOf names what a mode's type bits say.
+// KindOf names the type in a mode's bits.
 func KindOf(mode uint32) string {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -146,7 +177,7 @@ func KindOf(mode uint32) string {
 	}
 }
 
-// regular says why a file has no content to work with.
+// regular returns an error for what is not a regular file.
 func regular(mode uint32) error {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFREG:

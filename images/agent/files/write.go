@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// temporary begins the names of files that are not whole yet.
+// temporary is the prefix of the names of files that are not complete yet.
 const temporary = ".exec-sandbox-"
 
 // maxLinks is how many links the kernel follows.
@@ -23,7 +23,7 @@ type writeResult struct {
 	Bytes int64 `json:"bytes"`
 }
 
-// write replaces a file's content in one step, or leaves all as it was.
+// write replaces a file's content in one step, or changes nothing.
 func write(r *Request, in *inbox) (any, error) {
 	target, err := followLinks(string(r.Path))
 	if err != nil {
@@ -56,7 +56,7 @@ func write(r *Request, in *inbox) (any, error) {
 }
 
 // followLinks resolves a path whose last part is a link, so that the link stays
-// and what it points at is replaced. The part before stays for the kernel.
+// and its target is replaced. The kernel resolves the other parts.
 func followLinks(target string) (string, error) {
 	for i := 0; i <= maxLinks; i++ {
 		link, err := os.Readlink(target)
@@ -76,9 +76,9 @@ func followLinks(target string) (string, error) {
 	return "", unix.ELOOP
 }
 
-// replace writes a new file beside the old one and puts it in its place. The
-// mode is the given one, else the old file's, else the fallback; the time is
-// now unless one is given.
+// replace writes a new file next to the old one and renames it to its place.
+// The mode is the given one, else the old file's, else the fallback; the time
+// is the given one, else now.
 func replace(base int, name string, given *uint32, fallback uint32, modified *time.Time, content io.Reader, buffer []byte) (n int64, err error) {
 	old, err := replaceable(base, name)
 	if err != nil {
@@ -94,7 +94,7 @@ func replace(base int, name string, given *uint32, fallback uint32, modified *ti
 	draft, fd, err := createTemporary(base)
 	if err != nil {
 		if old != nil && errors.Is(err, unix.ENOENT) {
-			err = unix.EPERM // /proc and the like take no new files
+			err = unix.EPERM // no files can be made in /proc and the like
 		}
 		return 0, full(err, base)
 	}
@@ -108,7 +108,7 @@ func replace(base int, name string, given *uint32, fallback uint32, modified *ti
 		return 0, full(err, fd)
 	}
 	if old != nil && (int(old.Uid) != unix.Geteuid() || int(old.Gid) != unix.Getegid()) {
-		// Possible only for root; anybody else becomes the owner.
+		// Only root can do this; any other user becomes the owner.
 		_ = unix.Fchown(fd, int(old.Uid), int(old.Gid))
 	}
 	if err = unix.Fchmod(fd, mode&0o7777); err != nil {
@@ -125,8 +125,8 @@ func replace(base int, name string, given *uint32, fallback uint32, modified *ti
 	return n, nil
 }
 
-// replaceable looks at what has the name now: nil for nothing, an error for
-// what the user may not write to or is no regular file.
+// replaceable describes the file that has the name now, nil when there is none.
+// It is an error when the user may not write to it, or it is no regular file.
 func replaceable(base int, name string) (*unix.Stat_t, error) {
 	var old unix.Stat_t
 	err := unix.Fstatat(base, name, &old, unix.AT_SYMLINK_NOFOLLOW)
@@ -137,12 +137,13 @@ func replaceable(base int, name string) (*unix.Stat_t, error) {
 		return nil, err
 	}
 	if old.Mode&unix.S_IFMT == unix.S_IFLNK {
-		return nil, unix.ELOOP // it came after the links were followed
+		return nil, unix.ELOOP // a link was made after the links were followed
 	}
 	if err := regular(old.Mode); err != nil {
 		return nil, err
 	}
-	// Replacing needs only the directory's permission; the file's counts too.
+	// Replacing a file needs only permission for its directory; require the
+	// file's as well.
 	fd, err := unix.Openat(base, name, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ETXTBSY) {
 		return &old, nil

@@ -1,9 +1,10 @@
-// Package flat reads and writes the small JSON objects of the hot path.
+// Package flat reads and writes small JSON objects on the hot path.
 //
-// A clone has none of the code translated that it has not run yet, and
-// encoding/json, which finds its way by reflection, is thousands of blocks of
-// it. What is here knows only what the usual messages consist of, and says so
-// when one is of another kind: encoding/json then reads that one.
+// Under emulation, code is translated when it first runs, and a clone has
+// translated little of it. encoding/json, which uses reflection, would be
+// thousands of blocks. This package reads only what the usual messages consist
+// of, and reports when a message is of another kind, so that encoding/json can
+// read that one.
 package flat
 
 import (
@@ -12,12 +13,12 @@ import (
 	"unicode/utf8"
 )
 
-// Value is a member's value as it stands in the text.
+// Value is a member's value as JSON.
 type Value []byte
 
-// Members visits the members of an object as JSON.stringify writes it. False
-// means that it is not understood here, by this function or by visit: nothing
-// is known then, not even that it is JSON.
+// Members visits the members of an object that JSON.stringify wrote. It returns
+// false for what it, or visit, does not understand; the text may then not even
+// be JSON.
 func Members(text []byte, visit func(key string, value Value) bool) bool {
 	if len(text) < 2 || text[0] != '{' || text[len(text)-1] != '}' {
 		return false
@@ -44,8 +45,8 @@ func Members(text []byte, visit func(key string, value Value) bool) bool {
 	return true
 }
 
-// value is the length of the value that the text begins with, -1 for one that
-// is not understood.
+// value is the length of the value at the start of the text, -1 for one that is
+// not understood.
 func value(text []byte) int {
 	if len(text) == 0 {
 		return -1
@@ -54,7 +55,7 @@ func value(text []byte) int {
 	case '"':
 		return word(text)
 	case '{':
-		// Deep enough for everything that is sent.
+		// One level is enough for everything that is sent.
 		end := bytes.IndexByte(text, '}') + 1
 		if end == 0 || !Members(text[:end], func(_ string, v Value) bool { return v[0] != '{' }) {
 			return -1

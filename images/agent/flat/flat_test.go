@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// all is what Members sees.
+// all is what Members visits.
 func all(text string) (map[string]string, bool) {
 	seen := map[string]string{}
 	ok := Members([]byte(text), func(key string, value Value) bool {
@@ -30,7 +30,7 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// Whatever it takes must be JSON, with these very values.
+// Everything that it understands must be JSON with exactly these values.
 func TestNothingButJSONIsUnderstood(t *testing.T) {
 	for _, text := range []string{
 		"", "{", "}", "null", "[]", `{"a"}`, `{"a":}`, `{"a":1,}`, `{,}`, `{"a":1,,"b":2}`, `{"a":1 }`, ` {"a":1}`, `{"a": 1}`,

@@ -26,8 +26,8 @@ type seed struct {
 	bytes      [64]byte
 }
 
-// AddEntropy credits fresh bytes to the kernel and makes its generator use
-// them at once; until then a clone would repeat its template's numbers.
+// AddEntropy adds fresh entropy to the kernel and makes its generator use it at
+// once; until then a clone repeats its template's random numbers.
 func AddEntropy(fresh []byte) error {
 	var s seed
 	n := copy(s.bytes[:], fresh)
@@ -37,7 +37,7 @@ func AddEntropy(fresh []byte) error {
 		return fmt.Errorf("opening the random device: %w", err)
 	}
 	defer quick.Close(fd)
-	// The pointer must become a number within the call itself.
+	// The pointer must be converted within the call itself.
 	_, _, errno := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), unix.RNDADDENTROPY, uintptr(unsafe.Pointer(&s)))
 	if errno != 0 {
 		return fmt.Errorf("adding entropy: %w", errno)
@@ -51,7 +51,7 @@ func AddEntropy(fresh []byte) error {
 // RNDRESEEDCRNG of linux/random.h; the same on amd64 and arm64.
 const rndReseedCRNG = 0x5207
 
-// isHostname takes letters and digits, and hyphens between them. (A regular
+// isHostname accepts letters and digits, and hyphens between them. (A regular
 // expression would be most of the code that a clone's greeting runs.)
 func isHostname(name string) bool {
 	if len(name) == 0 || len(name) > 63 || name[0] == '-' || name[len(name)-1] == '-' {
@@ -67,7 +67,7 @@ func isHostname(name string) bool {
 	return true
 }
 
-// isMachineID takes 32 digits in lower-case hex.
+// isMachineID accepts 32 digits of lower-case hex.
 func isMachineID(id string) bool {
 	for _, b := range []byte(id) {
 		if (b < '0' || b > '9') && (b < 'a' || b > 'f') {
@@ -77,7 +77,7 @@ func isMachineID(id string) bool {
 	return len(id) == 32
 }
 
-// SetHostname names the machine.
+// SetHostname sets the machine's name.
 func SetHostname(name string) error {
 	if !isHostname(name) {
 		return fmt.Errorf("%q cannot be a host name", name)
@@ -90,7 +90,7 @@ func SetHostname(name string) error {
 	return nil
 }
 
-// SetMachineID writes the machine's id to the file behind /etc/machine-id.
+// SetMachineID writes the machine's id to a file, see boot.MachineID.
 func SetMachineID(file, id string) error {
 	if !isMachineID(id) {
 		return fmt.Errorf("%q cannot be a machine id", id)

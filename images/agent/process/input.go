@@ -11,8 +11,8 @@ import (
 	"exec-sandbox/agent/quick"
 )
 
-// input carries what the host sends to a program's stdin, at the pace of the
-// program. What waits is bounded by the stream's credit.
+// input writes what the host sends to a program's stdin, as fast as the program
+// reads. The stream's credit limits how much waits.
 type input struct {
 	grant func(int)
 	wake  chan struct{}
@@ -34,7 +34,7 @@ func (i *input) poke() {
 	}
 }
 
-// push takes the next bytes; it never waits.
+// push adds the next bytes; it never waits.
 func (i *input) push(payload []byte, last bool) {
 	i.mu.Lock()
 	if !i.ended && !i.stopped && len(payload) > 0 {
@@ -73,7 +73,7 @@ func (i *input) isStopped() bool {
 	return i.stopped
 }
 
-// stop ends write, for a program that is gone.
+// stop ends write, because the program is gone.
 func (i *input) stop() {
 	i.mu.Lock()
 	i.stopped, i.waiting = true, nil
@@ -81,8 +81,8 @@ func (i *input) stop() {
 	i.poke()
 }
 
-// write runs until the input is over, stopped, or the program reads no more;
-// from then on what comes is thrown away.
+// write runs until the input is over or stopped. When the program reads no
+// more, the rest of the input is dropped.
 func (i *input) write(file *os.File, terminal bool) {
 	var last byte = '\n'
 	broken := false
@@ -118,8 +118,8 @@ func (i *input) put(file *os.File, piece []byte) error {
 	for len(piece) > 0 {
 		var n int
 		var failed error
-		// A stopped input is noticed by the clock. So is room in a terminal,
-		// whose line discipline does not always tell.
+		// The deadline makes it notice that the input was stopped, and that a
+		// terminal has room, which its line discipline does not always report.
 		if err := file.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
 			return err
 		}

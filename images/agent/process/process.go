@@ -12,23 +12,29 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"exec-sandbox/agent/cgroup"
 	"exec-sandbox/agent/changes"
 	"exec-sandbox/agent/channel"
-	"exec-sandbox/agent/run"
+	"exec-sandbox/agent/disk"
+	"exec-sandbox/agent/evidence"
+	"exec-sandbox/agent/output"
+	"exec-sandbox/agent/program"
+	"exec-sandbox/agent/refusals"
 )
 
-// dying is how long the kernel may take to end what was killed.
-const dying = 5 * time.Second
+// deathWait is how long killed processes may take to end.
+const deathWait = 5 * time.Second
 
 // Spawner starts programs.
 type Spawner struct {
-	Sandbox *run.Sandbox
-	Reaper  *run.Reaper
-	User    run.User
-	Session func() run.Session
-	Changes *changes.Tracker
-	// Overflow keeps what the host will not of an output.
-	Overflow func(id uint32, name string, limit *int64, keep bool) *run.Overflow
+	Sandbox  *cgroup.Sandbox
+	Disk     *disk.Disk
+	Refusals *refusals.Tracker
+	Reaper   *program.Reaper
+	User     program.User
+	Defaults func() program.Defaults
+	Changes  *changes.Tracker
+	Outputs  *output.Directory
 	Log      func(format string, args ...any)
 
 	count atomic.Uint64
@@ -37,49 +43,50 @@ type Spawner struct {
 // process is one program from OPEN to its end. Everything but what mu guards
 // belongs to the goroutine of run.
 type process struct {
-	spawner *Spawner
-	request *request
-	stream  *channel.Stream
-	program *run.Program
-	input   *input
-	outputs []output
-	kept    [2]*run.Overflow // of stdout and stderr
+	spawner  *Spawner
+	request  *Request
+	stream   *channel.Stream
+	job      *job
+	input    *input
+	outputs  []output.Output
+	overflow [2]*output.Overflow // of stdout and stderr
 
-	ended   bool // it was told to end, by the host
-	limited bool // it was told to end, by its time limit
-	stopped bool // it was told to end, by its output limit
+	ended   bool // the host ended it
+	limited bool // its time limit ended it
+	stopped bool // its output limit ended it
 	mark    *changes.Mark
 	limit   *time.Timer
-	grace   <-chan struct{} // until all of it is killed
+	grace   <-chan struct{} // then all of it is killed
 
 	wake   chan struct{}
 	mu     sync.Mutex
-	master *os.File // our end of its terminal, if it has one; only run changes it
+	master *os.File // the agent's end of its terminal, if it has one; only run changes it
 	orders []order
 	reset  bool
 	flood  bool // it wrote more than its output limit
 }
 
-// Spawn takes a program that the host opened.
-func (s *Spawner) Spawn(stream *channel.Stream, payload []byte) {
-	request, err := parseRequest(payload)
+// Spawn serves the method spawn.
+func (s *Spawner) Spawn(stream *channel.Stream, payload []byte) error {
+	request, err := Decode(payload)
 	if err != nil {
-		stream.Reset("invalid", err.Error())
-		return
+		return stream.Invalid(err)
 	}
 	p := &process{spawner: s, request: request, stream: stream, wake: make(chan struct{}, 1), input: newInput(stream.Grant)}
 	stream.Receive(p)
 	go p.run() // ends with the program
+	return nil
 }
 
-// Data takes stdin.
+// Data receives stdin.
 func (p *process) Data(sub byte, payload []byte, last bool) {
 	if sub == channel.Stdin {
 		p.input.push(payload, last)
 	}
 }
 
-// Note takes an order. A new size is there before what is typed after it.
+// Note receives an order. A new size is set at once, before what is typed after
+// it.
 func (p *process) Note(payload []byte) {
 	o, err := parseOrder(payload)
 	if err != nil {
@@ -95,7 +102,7 @@ func (p *process) Note(payload []byte) {
 	p.poke()
 }
 
-// Reset ends the program.
+// Reset ends the program, because the host has left.
 func (p *process) Reset() {
 	p.mu.Lock()
 	p.reset = true
@@ -103,7 +110,8 @@ func (p *process) Reset() {
 	p.poke()
 }
 
-// Survives keeps a program that the host of another epoch wanted to run on.
+// Survives keeps a program running in a copy of the machine, if the host asked
+// for that.
 func (p *process) Survives() bool { return p.request.Survives }
 
 func (p *process) poke() {
@@ -123,14 +131,14 @@ func (p *process) run() {
 		p.stream.Reset(code, err.Error())
 		return
 	}
-	defer p.bury()
-	failure := p.program.Started()
-	p.stream.Note(map[string]any{"event": "started", "pid": p.program.PID})
+	defer p.cleanUp()
+	failure := p.job.started()
+	p.stream.Note(map[string]any{"event": "started", "pid": p.job.pid})
 	for _, o := range p.outputs {
 		o.Start()
 	}
 	if failure != nil {
-		p.fell(failure, <-p.program.Exit)
+		p.reportFailure(failure, <-p.job.exit)
 		return
 	}
 	p.finish(p.follow())
@@ -139,9 +147,9 @@ func (p *process) run() {
 // start leaves nothing behind when it fails.
 func (p *process) start() error {
 	s, r := p.spawner, p.request
-	user, session := s.User, s.Session()
+	user, defaults := s.User, s.Defaults()
 	if r.User == "root" {
-		user = run.Root
+		user = program.Root
 	}
 	files, err := p.open(user)
 	defer func() {
@@ -156,32 +164,33 @@ func (p *process) start() error {
 	if r.Pty != nil {
 		env["TERM"] = "xterm-256color"
 	}
-	for _, over := range []map[string]string{session.Env, r.Env} {
+	for _, over := range []map[string]string{defaults.Env, r.Env} {
 		for name, value := range over {
 			env[name] = value
 		}
 	}
-	launch := run.Launch{
+	l := launch{
+		Sandbox: s.Sandbox, Disk: s.Disk, Refusals: s.Refusals,
 		Name: "process-" + strconv.FormatUint(s.count.Add(1), 10), User: user, Argv: r.Argv, Cwd: user.Home, Env: env,
 		Files: files, Terminal: r.Pty != nil,
-		MemoryBytes: session.MemoryBytes, Processes: session.Processes, FileSizeBytes: session.FileSizeBytes,
+		MemoryBytes: defaults.MemoryBytes, Processes: defaults.Processes, FileSizeBytes: defaults.FileSizeBytes,
 	}
 	if r.Cwd != nil {
-		launch.Cwd = *r.Cwd
+		l.Cwd = *r.Cwd
 	}
 	if r.MemoryBytes != nil {
-		launch.MemoryBytes = *r.MemoryBytes
+		l.MemoryBytes = *r.MemoryBytes
 	}
 	if r.Processes != nil {
-		launch.Processes = *r.Processes
+		l.Processes = *r.Processes
 	}
 	if r.FileSizeBytes != nil {
-		launch.FileSizeBytes = *r.FileSizeBytes
+		l.FileSizeBytes = *r.FileSizeBytes
 	}
 	if r.Changes != nil {
 		p.mark = s.Changes.Mark()
 	}
-	p.program, err = s.Sandbox.Launch(s.Reaper, launch)
+	p.job, err = l.start(s.Reaper)
 	if err != nil {
 		s.Changes.Drop(p.mark)
 		p.close()
@@ -190,9 +199,9 @@ func (p *process) start() error {
 	return nil
 }
 
-// open makes the program's standard files, or the one terminal that is all of
-// them, and our ends. The program's are the caller's to close.
-func (p *process) open(user run.User) (theirs []int, err error) {
+// open makes the program's standard files, or one terminal for all of them, and
+// the agent's ends. The caller must close the program's files.
+func (p *process) open(user program.User) (theirs []int, err error) {
 	defer func() {
 		if err != nil {
 			p.close()
@@ -207,7 +216,7 @@ func (p *process) open(user run.User) (theirs []int, err error) {
 		p.master = os.NewFile(uintptr(master), "terminal")
 		p.mu.Unlock()
 		go p.input.write(p.master, true) // ended by stop
-		screen, err := newScreen(p.master, p.sink(channel.Stdout))
+		screen, err := output.NewScreen(p.master, p.sink(channel.Stdout))
 		if err != nil {
 			_ = p.master.Close()
 			return []int{slave}, fmt.Errorf("watching a terminal: %w", err)
@@ -226,32 +235,33 @@ func (p *process) open(user run.User) (theirs []int, err error) {
 		}
 		theirs = append(theirs, other)
 		_ = unix.SetNonblock(ours, true)
-		// It must be theirs to open /dev/stdout again by its name.
+		// The user must own it to open /dev/stdout by its name.
 		if err := unix.Fchown(other, user.UID, user.GID); err != nil {
 			_ = unix.Close(ours)
-			return theirs, fmt.Errorf("handing over a pipe: %w", err)
+			return theirs, fmt.Errorf("changing the owner of a pipe: %w", err)
 		}
 		if sub == channel.Stdin {
 			go p.input.write(os.NewFile(uintptr(ours), "stdin"), false) // ended by stop, and closes it
 		} else {
-			p.outputs = append(p.outputs, run.NewPipe(ours, p.sink(sub)))
+			p.outputs = append(p.outputs, output.NewPipe(ours, p.sink(sub)))
 		}
 	}
 	return theirs, nil
 }
 
-// sink takes one output: it passes it on, and keeps what the host does not.
+// sink is the sink of one output: it forwards it, and keeps what the host does
+// not.
 func (p *process) sink(sub byte) func(payload []byte) {
 	name := [...]string{channel.Stdout: "stdout", channel.Stderr: "stderr"}[sub]
-	kept := p.spawner.Overflow(p.stream.ID(), name, p.request.OutputBytes, p.request.Keep)
-	p.kept[sub-channel.Stdout] = kept
+	overflow := p.spawner.Outputs.Overflow(p.stream.ID(), name, p.request.OutputBytes, p.request.Keep)
+	p.overflow[sub-channel.Stdout] = overflow
 	var total int64
-	told := p.request.OutputBytes == nil || !p.request.OutputFail
+	noticed := p.request.OutputBytes == nil || !p.request.OutputFail
 	return func(payload []byte) {
-		kept.Write(payload)
+		overflow.Write(payload)
 		total += int64(len(payload))
-		if !told && total > *p.request.OutputBytes {
-			told = true
+		if !noticed && total > *p.request.OutputBytes {
+			noticed = true
 			p.mu.Lock()
 			p.flood = true
 			p.mu.Unlock()
@@ -261,7 +271,7 @@ func (p *process) sink(sub byte) func(payload []byte) {
 	}
 }
 
-// close is for a program that never came to be.
+// close is for a program that was not started.
 func (p *process) close() {
 	p.input.stop()
 	for _, o := range p.outputs {
@@ -269,30 +279,30 @@ func (p *process) close() {
 	}
 }
 
-// fell tells why the program could not be started.
-func (p *process) fell(failure *run.Failure, status syscall.WaitStatus) {
+// reportFailure reports why the program could not be started.
+func (p *process) reportFailure(failure *program.Failure, status syscall.WaitStatus) {
 	p.input.stop()
 	for _, o := range p.outputs {
-		o.Drain(nobody)
+		o.Drain(output.Discard)
 	}
-	evidence := p.program.Evidence(status, nil)
+	ending := p.job.evidence(status, nil)
 	changed := p.spawner.Changes.Conclude(p.stream, p.mark, p.request.Changes)
-	if evidence.Explain(p.request.Argv[0], failure) {
-		evidence.Changes = changed
-		p.stream.End(evidence)
+	if ending.Explain(p.request.Argv[0], failure) {
+		ending.Changes = changed
+		p.stream.End(ending)
 		return
 	}
 	switch failure.Kind {
-	case run.NotEntered:
+	case program.NotEntered:
 		p.stream.Reset("invalid", fmt.Sprintf("the working directory %q: %s", failure.Path, failure.Message))
-	case run.TooLarge:
+	case program.TooLarge:
 		p.stream.Reset("invalid", "arguments and environment are too large")
 	default:
 		p.stream.Reset("failed", failure.Message)
 	}
 }
 
-// follow obeys orders and limits until the program ends.
+// follow carries out orders and limits until the program ends.
 func (p *process) follow() syscall.WaitStatus {
 	p.limit = time.NewTimer(time.Hour)
 	p.limit.Stop()
@@ -312,8 +322,8 @@ func (p *process) follow() syscall.WaitStatus {
 			}
 		case <-p.grace:
 			p.grace = nil
-			p.program.Signal(unix.SIGKILL)
-		case status := <-p.program.Exit:
+			p.job.signal(unix.SIGKILL)
+		case status := <-p.job.exit:
 			return status
 		}
 	}
@@ -327,7 +337,7 @@ func (p *process) obey() {
 	for _, o := range orders {
 		switch o.Event {
 		case "signal":
-			p.program.Signal(o.signal())
+			p.job.signal(o.signal())
 		case "close":
 			reset = true
 		}
@@ -358,61 +368,61 @@ func (p *process) resize(s size) {
 	}
 }
 
-// stop is how a limit ends all of the program.
+// stop ends the program because of a limit.
 func (p *process) stop() {
-	p.program.Signal(unix.SIGINT)
-	p.grace = run.Grace()
+	p.job.signal(unix.SIGINT)
+	p.grace = program.Grace()
 }
 
-// end asks all of the program to end.
+// end ends the program because the host wants it.
 func (p *process) end() {
-	p.program.Signal(unix.SIGTERM)
+	p.job.signal(unix.SIGTERM)
 	if p.master != nil {
-		p.program.Signal(unix.SIGHUP) // an interactive shell heeds nothing else
+		p.job.signal(unix.SIGHUP) // an interactive shell ignores SIGTERM
 	}
-	p.program.Signal(unix.SIGCONT)
-	p.grace = run.Grace()
+	p.job.signal(unix.SIGCONT)
+	p.grace = program.Grace()
 }
 
-// finish tells the end of a program that ran. What it leaves running stays,
-// unless it did not end of its own.
+// finish reports the end of a program that ran. What the program leaves running
+// stays, unless it was ended.
 func (p *process) finish(status syscall.WaitStatus) {
 	p.input.stop()
 	var timeout *time.Duration
 	if p.limited {
 		timeout = p.request.timeout()
 	}
-	evidence := p.program.Evidence(status, timeout)
+	ending := p.job.evidence(status, timeout)
 	for _, o := range p.outputs {
-		o.Drain(nobody)
+		o.Drain(output.Discard)
 	}
-	p.obey() // the host may have lost interest while this waited for credit
+	p.obey() // the host may have left while this waited for credit
 	if p.ended || p.limited || p.stopped {
 		p.clear()
 	}
-	evidence.Keep(p.kept[0], p.kept[1])
-	evidence.Changes = p.spawner.Changes.Conclude(p.stream, p.mark, p.request.Changes)
-	p.stream.End(evidence)
+	ending.Rest = evidence.RestOf(p.overflow[0].End(), p.overflow[1].End())
+	ending.Changes = p.spawner.Changes.Conclude(p.stream, p.mark, p.request.Changes)
+	p.stream.End(ending)
 	if p.master != nil {
-		_ = p.master.Close() // nobody can use a terminal without its leader
+		_ = p.master.Close() // a terminal cannot be used after its leader's end
 	}
 }
 
-// clear ends what outlived its leader, and waits until it is gone.
+// clear waits until everything that outlived the program is gone.
 func (p *process) clear() {
-	for until := time.Now().Add(dying); !p.program.Gone() && time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
+	for until := time.Now().Add(deathWait); !p.job.gone() && time.Now().Before(until); time.Sleep(5 * time.Millisecond) {
 		select {
 		case <-p.grace:
 			p.grace = nil
-			p.program.Signal(unix.SIGKILL)
+			p.job.signal(unix.SIGKILL)
 		default:
 		}
 	}
 }
 
-// bury gives the cgroup back once its last process is gone.
-func (p *process) bury() {
-	for wait := 50 * time.Millisecond; !p.program.Remove(); time.Sleep(wait) {
+// cleanUp removes the cgroup once its last process is gone.
+func (p *process) cleanUp() {
+	for wait := 50 * time.Millisecond; !p.job.remove(); time.Sleep(wait) {
 		if wait < 10*time.Second {
 			wait *= 2
 		}

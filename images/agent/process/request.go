@@ -1,5 +1,5 @@
-// Package process runs the programs that a caller starts by name, beside the
-// interpreters: with pipes or a terminal, signals, and an exit told once.
+// Package process runs the programs that a caller starts by name, besides the
+// interpreters: with pipes or a terminal, signals, and one report of their end.
 package process
 
 import (
@@ -14,8 +14,8 @@ import (
 	"exec-sandbox/agent/changes"
 )
 
-// request is OPEN's payload.
-type request struct {
+// Request is OPEN's payload of the method spawn.
+type Request struct {
 	Argv        []string          `json:"argv"`
 	Shell       *string           `json:"shell"`
 	Cwd         *string           `json:"cwd"`
@@ -32,8 +32,8 @@ type request struct {
 	OutputFail  bool   `json:"outputFail"`  // more than that ends it
 	Keep        bool   `json:"keep"`        // more than that goes to a file
 
-	Changes  *changes.Options `json:"changes"`  // asks for a report; nil: none
-	Survives bool             `json:"survives"` // runs on in a copy of the machine
+	Changes  *changes.Options `json:"changes"`  // what to report; nil: no report
+	Survives bool             `json:"survives"` // continues in a copy of the machine
 }
 
 // size of a terminal, in characters.
@@ -51,14 +51,14 @@ func (s size) check() error {
 	return nil
 }
 
-// parseRequest also says what cannot be started about it.
-func parseRequest(payload []byte) (*request, error) {
-	r := &request{}
+// Decode reads a request and checks it.
+func Decode(payload []byte) (*Request, error) {
+	r := &Request{}
 	if err := json.Unmarshal(payload, r); err != nil {
 		return nil, fmt.Errorf("reading the request: %w", err)
 	}
 	if (r.Argv == nil) == (r.Shell == nil) {
-		return nil, fmt.Errorf("either argv or shell is needed")
+		return nil, fmt.Errorf("exactly one of argv and shell is needed")
 	}
 	if r.Shell != nil {
 		r.Argv = []string{"/bin/bash", "-c", *r.Shell}
@@ -68,7 +68,7 @@ func parseRequest(payload []byte) (*request, error) {
 	}
 	for _, word := range r.Argv {
 		if strings.ContainsRune(word, 0) {
-			return nil, fmt.Errorf("an argument holds a NUL")
+			return nil, fmt.Errorf("an argument contains a NUL")
 		}
 	}
 	if r.Cwd != nil && (!strings.HasPrefix(*r.Cwd, "/") || strings.ContainsRune(*r.Cwd, 0)) {
@@ -79,7 +79,7 @@ func parseRequest(payload []byte) (*request, error) {
 			return nil, fmt.Errorf("%q cannot name an environment variable", name)
 		}
 		if strings.ContainsRune(value, 0) {
-			return nil, fmt.Errorf("the environment variable %q holds a NUL", name)
+			return nil, fmt.Errorf("the environment variable %q contains a NUL", name)
 		}
 	}
 	if r.User != "user" && r.User != "root" {
@@ -92,12 +92,12 @@ func parseRequest(payload []byte) (*request, error) {
 	}
 	if r.TimeMs != nil && *r.TimeMs < 1 || r.MemoryBytes != nil && *r.MemoryBytes < 1 || r.Processes != nil && *r.Processes < 1 ||
 		r.OutputBytes != nil && *r.OutputBytes < 0 {
-		return nil, fmt.Errorf("a limit is less than it can be")
+		return nil, fmt.Errorf("a limit is too small")
 	}
 	return r, nil
 }
 
-func (r *request) timeout() *time.Duration {
+func (r *Request) timeout() *time.Duration {
 	if r.TimeMs == nil {
 		return nil
 	}
@@ -105,8 +105,7 @@ func (r *request) timeout() *time.Duration {
 	return &d
 }
 
-// order is what a NOTE of the host asks for. One that is not understood asks
-// for nothing.
+// order is what a NOTE of the host asks for. An unknown order is ignored.
 type order struct {
 	Event  string `json:"event"`
 	Signal string `json:"signal"`
@@ -118,5 +117,5 @@ func parseOrder(payload []byte) (o order, err error) {
 	return o, err
 }
 
-// signal is zero, which reaches nobody, for a name that is not known.
+// signal is zero, which has no effect, for an unknown name.
 func (o order) signal() syscall.Signal { return unix.SignalNum(o.Signal) }

@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestParseRequest(t *testing.T) {
+func TestDecode(t *testing.T) {
 	const argv = `{"method":"spawn","argv":["a","b c",""],"user":"user"}`
-	r, err := parseRequest([]byte(argv))
+	r, err := Decode([]byte(argv))
 	if err != nil || strings.Join(r.Argv, "|") != "a|b c|" || r.timeout() != nil || r.Pty != nil {
 		t.Fatalf("got %+v, %v", r, err)
 	}
-	r, err = parseRequest([]byte(`{"shell":"x; y","user":"root","cwd":"/","env":{"A":"b"},"pty":{"cols":1,"rows":10000},"timeMs":5}`))
+	r, err = Decode([]byte(`{"shell":"x; y","user":"root","cwd":"/","env":{"A":"b"},"pty":{"cols":1,"rows":10000},"timeMs":5}`))
 	if err != nil || strings.Join(r.Argv, "|") != "/bin/bash|-c|x; y" || r.Pty.Rows != 10000 || r.timeout().Milliseconds() != 5 {
 		t.Fatalf("got %+v, %v", r, err)
 	}
@@ -35,7 +35,7 @@ func TestParseRequest(t *testing.T) {
 		"no processes":   `"processes":0`,
 		"type":           `"argv":"x"`,
 	} {
-		if _, err := parseRequest([]byte(strings.TrimSuffix(argv, "}") + "," + more + "}")); err == nil {
+		if _, err := Decode([]byte(strings.TrimSuffix(argv, "}") + "," + more + "}")); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pair is a pipe whose named end never blocks, as a program's are for us.
+// pair is a pipe whose given end is non-blocking, like the agent's ends.
 func pair(t *testing.T, ours int) (reading, writing *os.File) {
 	t.Helper()
 	var pipe [2]int
@@ -92,7 +92,7 @@ func TestInputOutlivesItsReader(t *testing.T) {
 func TestTerminal(t *testing.T) {
 	master, slave, err := openTerminal(os.Getuid(), size{77, 33})
 	if err != nil {
-		t.Skip(err) // not everywhere is there a /dev/ptmx, or a right to it
+		t.Skip(err) // there may be no /dev/ptmx, or no permission for it
 	}
 	defer unix.Close(master)
 	defer unix.Close(slave)

@@ -9,8 +9,8 @@ import (
 // ttyGroup is Debian's group of terminals.
 const ttyGroup = 5
 
-// openTerminal makes a terminal of the user's: our end, which never blocks, and
-// the program's.
+// openTerminal makes a terminal that the user owns: the agent's end, which is
+// non-blocking, and the program's.
 func openTerminal(uid int, s size) (master, slave int, err error) {
 	master, err = unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -35,7 +35,7 @@ func openTerminal(uid int, s size) (master, slave int, err error) {
 	slave = int(fd)
 	if err := unix.Fchown(slave, uid, ttyGroup); err != nil {
 		_ = unix.Close(slave)
-		return -1, -1, fmt.Errorf("handing over the terminal: %w", err)
+		return -1, -1, fmt.Errorf("changing the owner of the terminal: %w", err)
 	}
 	return master, slave, nil
 }
@@ -49,7 +49,7 @@ func resize(master int, s size) error {
 }
 
 // endOfFile is what a user would type to end the input, given what was typed
-// last: in the middle of a line it takes two of them.
+// last: in the middle of a line it takes two keys.
 func endOfFile(master int, last byte) []byte {
 	state, err := unix.IoctlGetTermios(master, unix.TCGETS)
 	if err != nil {

@@ -1,11 +1,11 @@
 // Package quick makes system calls that never block, without telling the Go
 // scheduler about them.
 //
-// An ordinary call in Go announces that it may block. That wakes the runtime's
-// monitor, which then looks every 20 µs whether a thread must be replaced: with
-// one emulated processor that was seventy context switches, each emptying the
-// emulator's caches, for one short execution. Only calls on pipes and ports
-// that are non-blocking, and on files in memory, belong here.
+// An ordinary system call in Go announces that it may block. That wakes the
+// runtime's monitor, which then checks every 20 µs whether a thread must be
+// replaced: with one emulated processor that was seventy context switches for
+// one short execution, and each empties the emulator's caches. Only calls on
+// non-blocking pipes and ports, and on files in memory, belong here.
 package quick
 
 import (
@@ -20,6 +20,18 @@ func Read(fd int, p []byte) (int, error) { return transfer(unix.SYS_READ, fd, p)
 
 // Write writes once, again when interrupted by a signal.
 func Write(fd int, p []byte) (int, error) { return transfer(unix.SYS_WRITE, fd, p) }
+
+// WriteAll writes to a file that is not a pipe.
+func WriteAll(fd int, payload []byte) error {
+	for len(payload) > 0 {
+		n, err := Write(fd, payload)
+		if err != nil {
+			return err
+		}
+		payload = payload[n:]
+	}
+	return nil
+}
 
 func transfer(call uintptr, fd int, p []byte) (int, error) {
 	if len(p) == 0 {
@@ -48,7 +60,7 @@ func WriteStart(fd int, p []byte) error {
 	return failure(errno)
 }
 
-// Open opens a file in a directory; it is closed in children.
+// Open opens a file in a directory; children do not inherit it.
 func Open(directory int, name string, flags int, mode uint32) (int, error) {
 	path, err := unix.BytePtrFromString(name)
 	if err != nil {
@@ -88,8 +100,8 @@ func MakeFIFO(directory int, name string, mode uint32) error {
 	return failure(errno)
 }
 
-// Chown changes the owner of what has that name in a directory, or of the
-// directory itself when the name is empty.
+// Chown changes the owner of a name in a directory, or of the directory itself
+// when the name is empty.
 func Chown(directory int, name string, uid, gid int) error {
 	path, err := unix.BytePtrFromString(name)
 	if err != nil {
@@ -116,8 +128,8 @@ func FileSystem(fd int, st *unix.Statfs_t) error {
 	return failure(errno)
 }
 
-// Widen gives a pipe room for what its writer can write until we look again,
-// where the system allows it.
+// Widen makes a pipe large enough for what its writer can write until the next
+// look, if the system allows it.
 func Widen(fd int) {
 	const room = 256 << 10
 	_, _, _ = unix.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETPIPE_SZ, room)

@@ -15,12 +15,12 @@ const (
 	anyExit            = 0x80000000
 	connectorHeader    = 20
 	eventHeader        = 16
-	// buffer has room for some thousand events, which are taken when they are
+	// buffer has room for a few thousand events, which are read when they are
 	// needed.
 	buffer = 4 << 20
 )
 
-// events is a socket on which the kernel reports processes that fail.
+// events is a socket on which the kernel reports every process that fails.
 type events struct{ fd int }
 
 func (e *events) listen() bool {
@@ -58,7 +58,7 @@ func subscription() []byte {
 	return order.AppendUint32(b, failedExit)
 }
 
-// take gives every process that has failed since it was last called.
+// take calls found for every process that has failed since the last call.
 func (e *events) take(found func(pid int, f failure)) {
 	if e.fd < 0 {
 		return
@@ -82,7 +82,7 @@ func (e *events) take(found func(pid int, f failure)) {
 	}
 }
 
-// parseEvent reads one message; a thread's end is no process's.
+// parseEvent reads one message; the end of a thread is not that of a process.
 func parseEvent(b []byte) (int, failure, bool) {
 	const head = unix.SizeofNlMsghdr + connectorHeader
 	if len(b) < head+eventHeader+12 {
@@ -97,7 +97,7 @@ func parseEvent(b []byte) (int, failure, bool) {
 	return int(pid), failure{order.Uint64(event[8:]), code(syscall.WaitStatus(order.Uint32(data[8:])))}, true
 }
 
-// code is a status as a shell tells it.
+// code is a status as a shell reports it.
 func code(status syscall.WaitStatus) int {
 	if status.Signaled() {
 		return 128 + int(status.Signal())

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shells hand on the status of what they run.
+// shells end with the status of the program that they run.
 var shells = map[string]bool{"bash": true, "dash": true, "sh": true, "zsh": true, "busybox": true}
 
-// holder is the process, of the cgroups whose lists match a pattern, that has a
-// connection open; the latest of several. 0 when there is none.
+// holder is the process that has a connection open, among the cgroups whose
+// lists match a pattern; the latest of several; 0 when there is none.
 func holder(pattern string, c Connection) int {
 	inode := inodeOf("/proc/net/tcp", c)
 	if inode == "" {
@@ -55,7 +55,8 @@ func inodeOf(list string, c Connection) string {
 	}
 	defer file.Close()
 	local := fmt.Sprintf(":%04X", c.Local)
-	// The address is a number of this machine, of an IPv6 one the last.
+	// The address is in the machine's byte order; of an IPv6 address it is the
+	// last part.
 	remote := fmt.Sprintf("%08X:%04X", binary.LittleEndian.Uint32(c.Target[:]), c.Port)
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		fields := strings.Fields(lines.Text())
@@ -85,7 +86,7 @@ func holds(pid int, wanted string) bool {
 	return false
 }
 
-// lineOf is a process and its ancestors, the first process left out.
+// lineOf is a process and its ancestors, without the agent.
 func lineOf(pid int) []member {
 	var line []member
 	for ; pid > 1 && len(line) < maxDepth; pid = parent(pid) {
@@ -100,8 +101,8 @@ func parent(pid int) int {
 	return value
 }
 
-// ending tells whether a process has begun to end and is perhaps not reported
-// yet. One that is not there any more may be so for a moment.
+// ending reports whether a process is ending, so that the kernel may not have
+// reported it yet. That may also be so shortly after it is gone.
 func ending(pid, tries int) bool {
 	const exiting = 4 // PF_EXITING
 	flags, there := status(pid, 6)
@@ -111,7 +112,8 @@ func ending(pid, tries int) bool {
 	return flags&exiting != 0
 }
 
-// status reads a number of /proc/PID/stat, counted from the process's state.
+// status reads a number from /proc/PID/stat, by its position after the
+// process's state.
 func status(pid, field int) (value int, there bool) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

@@ -1,13 +1,12 @@
-// Package refusals knows which connections of the guest's programs were refused
-// and who met each refusal, so that the end of an execution can be told to be
-// due to one.
+// Package refusals finds out whether an execution failed because a connection
+// was refused. It records which connections were refused, and to which process.
 //
 // While a connect waits for its answer, its process is found by the socket that
-// it holds, and with it its ancestors. From then on the kernel reports every
-// process that fails. A refusal decided an execution when the process that met
-// it failed, and after it each ancestor up to the one whose status the
-// execution's is. A shell hands on the status of a command that failed; a shell
-// that ends with another one has dealt with the failure.
+// it has open, and its ancestors with it. From then on the kernel reports every
+// process that fails. A refusal decided an execution if the refused process
+// failed, and then each ancestor up to the one whose status the execution has.
+// A shell passes on the status of a command that failed; a shell that ends with
+// another status has handled the failure.
 package refusals
 
 import (
@@ -18,7 +17,7 @@ import (
 )
 
 const (
-	// maxMet and maxFailed bound what is remembered, the latest of each.
+	// maxMet and maxFailed limit how many are remembered, the latest ones.
 	maxMet     = 256
 	maxFailed  = 4096
 	maxWaiting = 16
@@ -31,8 +30,8 @@ type Refusal struct {
 	Port uint16 `json:"port"`
 }
 
-// member is a process between the one that met a refusal, which is the first,
-// and the agent.
+// member is a process in the line from the refused one, which is the first, up
+// to the agent.
 type member struct {
 	pid   int
 	shell bool
@@ -41,17 +40,17 @@ type member struct {
 type met struct {
 	refusal Refusal
 	number  uint64
-	at      uint64 // by the clock of failure.at
+	at      uint64 // same clock as failure.at
 	line    []member
 }
 
-// failure is the end of a process that did not succeed.
+// failure is the end of a process that failed.
 type failure struct {
 	at     uint64 // ns since the boot
-	status int    // as a shell tells it
+	status int    // as a shell reports it
 }
 
-// Tracker gathers refusals; a nil one gathers none.
+// Tracker records refusals; a nil one records none.
 type Tracker struct {
 	groups string // the directory of the cgroups whose processes count
 	count  atomic.Uint64
@@ -63,25 +62,26 @@ type Tracker struct {
 	failed  map[int]failure
 }
 
-// New returns the tracker of the processes in the cgroups of a directory.
+// New returns a tracker of the processes in the cgroups of a directory.
 func New(groups string) *Tracker {
 	return &Tracker{groups: groups, failed: map[int]failure{}, events: events{fd: -1}}
 }
 
-// Connection is an end of a TCP connection, as the kernel lists it.
+// Connection is one end of a TCP connection, as the kernel lists it.
 type Connection struct {
-	Host   string // whom the program wanted
+	Host   string // which host the program asked for
 	Local  uint16
 	Target [4]byte
 	Port   uint16
 }
 
-// Record remembers a refusal before its process learns of it.
+// Record records a refusal. It is called before the process gets its answer.
 func (t *Tracker) Record(c Connection) {
 	if t == nil {
 		return
 	}
-	// Looking costs a few milliseconds; who floods gets no better answer by it.
+	// Finding the process takes a few milliseconds; a program with very many
+	// refusals at once need not be found.
 	if t.waiting.Add(1) > maxWaiting {
 		t.waiting.Add(-1)
 		return
@@ -103,7 +103,7 @@ func (t *Tracker) Record(c Connection) {
 	t.met = append(t.met, met{Refusal{c.Host, c.Port}, t.count.Add(1), now(), lineOf(pid)})
 }
 
-// Mark is a moment that refusals can be told to be after.
+// Mark is the present moment, for Decided.
 func (t *Tracker) Mark() uint64 {
 	if t == nil {
 		return 0
@@ -111,16 +111,16 @@ func (t *Tracker) Mark() uint64 {
 	return t.count.Load()
 }
 
-// Cause says what an execution's status is told by: it is that of one of its
-// Processes, or that of a child of Parent ended with Status.
+// Cause says where an execution's status comes from: from one of the Processes,
+// or from a child of Parent that ended with Status.
 type Cause struct {
 	Processes []int
 	Parent    int
 	Status    int
 }
 
-// Decided is the latest refusal after a mark that decided an execution, nil when
-// none did.
+// Decided returns the latest refusal after a mark that decided an execution,
+// nil when none did.
 func (t *Tracker) Decided(mark uint64, cause Cause) *Refusal {
 	if t == nil || t.count.Load() == mark {
 		return nil
@@ -138,9 +138,9 @@ func (t *Tracker) Decided(mark uint64, cause Cause) *Refusal {
 	return nil
 }
 
-// settle waits for the reports on processes that are ending. A program's files
-// are closed before its end is reported, and its parent may end for that alone.
-// Called with mu held.
+// settle waits for the kernel's reports on processes that are ending. A
+// program's files are closed before its end is reported, and that alone may
+// make its parent end. Called with mu held.
 func (t *Tracker) settle(m *met, cause Cause) {
 	for tries := 0; tries < 200; tries++ {
 		pending := false
@@ -170,7 +170,7 @@ func (c Cause) final(pid int) bool {
 }
 
 func (m *met) decided(cause Cause, failed map[int]failure) bool {
-	passed := 0 // the status of the member before
+	passed := 0 // status of the previous member
 	for i, member := range m.line {
 		final := cause.final(member.pid)
 		end, known := failed[member.pid]
@@ -190,7 +190,7 @@ func (m *met) decided(cause Cause, failed map[int]failure) bool {
 	return false
 }
 
-// drain takes the failures that the kernel has reported. Called with mu held.
+// drain reads the failures that the kernel has reported. Called with mu held.
 func (t *Tracker) drain() {
 	t.events.take(func(pid int, f failure) {
 		if len(t.failed) >= maxFailed {

@@ -1,5 +1,5 @@
-// Package session is what the agent does for the host of the moment: it
-// applies the host's greeting and hands requests to those who fulfil them.
+// Package session serves the connected host: it applies the host's greeting and
+// passes each request to the package that serves its method.
 package session
 
 import (
@@ -31,11 +31,11 @@ type hello struct {
 	network     *network
 }
 
-// network is what a host grants beside the loopback.
+// network is what a host grants in addition to the loopback.
 type network struct {
-	// Authorities is PEM: whom the host trusts beside everybody's authorities.
+	// Authorities are certificate authorities of the host's own, as PEM.
 	Authorities string `json:"authorities"`
-	// Env tells programs about them.
+	// Env are the variables that make programs use them.
 	Env map[string]string `json:"env"`
 }
 
@@ -57,7 +57,7 @@ type greeted struct {
 	Network *network `json:"network"`
 }
 
-// usual reads a greeting that sets no environment and grants no network.
+// usual reads a greeting without environment and network.
 func (raw *greeted) usual(payload []byte) bool {
 	return flat.Members(payload, func(key string, v flat.Value) bool {
 		switch key {
@@ -110,7 +110,7 @@ func parseHello(payload []byte) (*hello, error) {
 	switch raw.Purpose {
 	case "build", "rehearsal", "claim", "session", "wake":
 	default:
-		return nil, fmt.Errorf("purpose %q", raw.Purpose)
+		return nil, fmt.Errorf("unknown purpose %q", raw.Purpose)
 	}
 	nanoseconds, err := strconv.ParseInt(raw.Clock, 10, 64)
 	if err != nil {
@@ -121,15 +121,15 @@ func parseHello(payload []byte) (*hello, error) {
 		return nil, fmt.Errorf("entropy: %w", err)
 	}
 	if len(entropy) != 64 {
-		return nil, fmt.Errorf("%d bytes of entropy", len(entropy))
+		return nil, fmt.Errorf("%d bytes of entropy, not 64", len(entropy))
 	}
 	for name, value := range raw.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
-			return nil, fmt.Errorf("environment variable %q", name)
+			return nil, fmt.Errorf("invalid environment variable %q", name)
 		}
 	}
 	if l := raw.Limits; l.MemoryBytes < 0 || l.Processes < 0 || l.DiskBytes < 0 || l.FileSize < 0 {
-		return nil, errors.New("a negative limit")
+		return nil, errors.New("a limit is negative")
 	}
 	return &hello{
 		purpose:     raw.Purpose,
@@ -156,7 +156,7 @@ type greeting struct {
 	Agent        string        `json:"agent"`
 }
 
-// acknowledged says of each part of the host's greeting whether it holds now.
+// acknowledged says which parts of the host's greeting were applied.
 type acknowledged struct {
 	Clock     bool `json:"clock"`
 	Entropy   bool `json:"entropy"`

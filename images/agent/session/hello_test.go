@@ -23,7 +23,7 @@ func TestGreetingIsItsJSON(t *testing.T) {
 	}
 }
 
-// The quick way must read what the thorough one reads.
+// usual must read what encoding/json would.
 func TestUsualHello(t *testing.T) {
 	text := strings.ReplaceAll(strings.Replace(strings.Replace(good, "ENTROPY", strings.Repeat("0f", 64), 1), `{"K":"V"}`, "{}", 1), "\n ", "")
 	var quick, thorough greeted

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -15,8 +14,9 @@ import (
 	"exec-sandbox/agent/egress"
 	"exec-sandbox/agent/files"
 	"exec-sandbox/agent/identity"
+	"exec-sandbox/agent/interpreter"
 	"exec-sandbox/agent/process"
-	"exec-sandbox/agent/run"
+	"exec-sandbox/agent/program"
 )
 
 // settleWait is how long sealing may wait for interpreters to become idle.
@@ -24,7 +24,7 @@ const settleWait = 60 * time.Second
 
 // Session serves whichever host is connected.
 type Session struct {
-	runner  *run.Runner
+	runner  *interpreter.Runner
 	spawner *process.Spawner
 	files   *files.Service
 	changes *changes.Tracker
@@ -32,12 +32,12 @@ type Session struct {
 	version string
 	kernel  string
 	build   bool // the machine is being made into a template
-	served  bool // it has been somebody's
-	unique  bool // its generators are its own, and nobody has used them
+	served  bool // it has had a session
+	unique  bool // its random generators have fresh entropy, and no user code has run
 }
 
 // New returns a session that no host has greeted.
-func New(runner *run.Runner, spawner *process.Spawner, files *files.Service, changes *changes.Tracker, gateway *egress.Gateway, version string) *Session {
+func New(runner *interpreter.Runner, spawner *process.Spawner, files *files.Service, changes *changes.Tracker, gateway *egress.Gateway, version string) *Session {
 	s := &Session{runner: runner, spawner: spawner, files: files, changes: changes, gateway: gateway, version: version}
 	var name unix.Utsname
 	if unix.Uname(&name) == nil {
@@ -46,15 +46,15 @@ func New(runner *run.Runner, spawner *process.Spawner, files *files.Service, cha
 	return s
 }
 
-// Announcement is the greeting of a guest that has just booted.
+// Announcement is the guest's HELLO after a boot.
 func (s *Session) Announcement() any { return s.greeting() }
 
 func (s *Session) greeting() greeting {
 	return greeting{Protocol: protocol, Ready: true, Languages: s.runner.Languages(), Kernel: s.kernel, Agent: s.version}
 }
 
-// Hello makes this machine what the host says it is. Each part is acknowledged
-// for itself, and truthfully: the host destroys a machine that lacks one.
+// Hello applies the host's greeting. It acknowledges each part separately: the
+// host destroys a machine that lacks one.
 func (s *Session) Hello(payload []byte) (any, error) {
 	h, err := parseHello(payload)
 	if err != nil {
@@ -67,8 +67,8 @@ func (s *Session) Hello(payload []byte) (any, error) {
 		return err == nil
 	}
 	if h.purpose == "wake" {
-		// It is the machine that it was, and its interpreters go on with the
-		// numbers they had; only time has passed.
+		// The machine is the same as before and its interpreters keep their
+		// random numbers; only time has passed.
 		g := s.greeting()
 		g.Acknowledged = &acknowledged{
 			Entropy: did("entropy", identity.AddEntropy(h.entropy)),
@@ -79,33 +79,34 @@ func (s *Session) Hello(payload []byte) (any, error) {
 		return g, nil
 	}
 	s.build = h.purpose == "build"
-	// What rehearsed was given entropy of its own then, of which nothing was drawn.
+	// A rehearsal was given entropy of its own, which no user code has used.
 	keeps := h.purpose == "claim"
 	if keeps && !s.unique {
-		return nil, errors.New("a claim of what was not rehearsed")
+		return nil, errors.New("only a machine that was rehearsed can be claimed")
 	}
 	s.unique = h.purpose == "rehearsal"
-	// Entropy first: nothing may run that could still see the template's.
+	// Entropy first: nothing may run that could still use the template's.
 	ack := acknowledged{
 		Entropy:   did("entropy", identity.AddEntropy(h.entropy)),
 		Clock:     did("clock", identity.SetClock(h.clock)),
 		Hostname:  did("hostname", identity.SetHostname(h.hostname)),
 		MachineID: did("machine id", identity.SetMachineID(boot.MachineID, h.machineID)),
-		Env:       true, // held by the runner, given to whatever runs
+		Env:       true, // the runner adds it to everything that runs
 	}
-	ack.Limits = did("limits", s.runner.Greet(run.Session{
-		Env:         h.env,
-		MemoryBytes: h.memoryBytes,
-		Processes:   h.processes,
-		DiskBytes:   h.diskBytes,
-		Secret:      h.entropy,
-		Unique:      keeps,
-
-		FileSizeBytes: h.fileSize,
+	ack.Limits = did("limits", s.runner.Greet(interpreter.Session{
+		Defaults: program.Defaults{
+			Env:           h.env,
+			MemoryBytes:   h.memoryBytes,
+			Processes:     h.processes,
+			FileSizeBytes: h.fileSize,
+		},
+		DiskBytes: h.diskBytes,
+		Secret:    h.entropy,
+		Unique:    keeps,
 	}))
 	ack.Network = did("network", s.connect(h.network))
-	// What another session changed, from which this one goes on, is none of it;
-	// nor is what was just done for a way out.
+	// Changes of an earlier session, from which this one continues, do not
+	// count; nor do those that the network just made.
 	if s.served || h.network != nil {
 		s.changes.Start()
 	}
@@ -115,7 +116,7 @@ func (s *Session) Hello(payload []byte) (any, error) {
 	return g, nil
 }
 
-// connect opens the way out, if the host grants one.
+// connect connects the guest to the network, if the host grants that.
 func (s *Session) connect(granted *network) error {
 	if granted == nil {
 		return nil
@@ -123,64 +124,69 @@ func (s *Session) connect(granted *network) error {
 	if err := egress.SetTrust(granted.Authorities); err != nil {
 		return err
 	}
-	s.runner.Offer(granted.Env)
+	s.runner.AddEnv(granted.Env)
 	return s.gateway.Open()
 }
 
-// Open takes a request.
+// Open passes a request to the package that serves its method.
 func (s *Session) Open(stream *channel.Stream, payload []byte) error {
-	request, err := run.ParseRequest(payload)
-	var syntax *json.SyntaxError
-	if errors.As(err, &syntax) {
-		return err
-	}
+	method, err := methodOf(payload)
 	if err != nil {
-		stream.Reset("invalid", err.Error())
+		return stream.Invalid(err)
+	}
+	switch {
+	case method == "exec":
+		return s.runner.Exec(stream, payload)
+	case method == "spawn":
+		return s.spawner.Spawn(stream, payload)
+	case method == "network":
+		return s.network(stream, payload)
+	case method == "seal":
+		return s.seal(stream, payload)
+	case changes.Serves(method):
+		return s.changes.Open(stream, method, payload)
+	case files.Serves(method):
+		return s.files.Open(stream, payload)
+	case dial.Serves(method):
+		return dial.Open(stream, payload)
+	}
+	if err := decode(payload, &struct{}{}); err != nil {
+		return stream.Invalid(err)
+	}
+	stream.Reset("unsupported", fmt.Sprintf("no method %q", method))
+	return nil
+}
+
+// network connects a session that was greeted without a network.
+func (s *Session) network(stream *channel.Stream, payload []byte) error {
+	granted, err := decodeNetwork(payload)
+	if err != nil {
+		return stream.Invalid(err)
+	}
+	if err := s.connect(granted); err != nil {
+		stream.Reset("failed", err.Error())
 		return nil
 	}
-	switch request.Method {
-	case "exec":
-		s.runner.Exec(stream, request)
-	case "spawn":
-		s.spawner.Spawn(stream, payload)
-	case "network":
-		var granted network
-		if err := json.Unmarshal(payload, &granted); err != nil {
-			stream.Reset("invalid", err.Error())
-		} else if err := s.connect(&granted); err != nil {
-			stream.Reset("failed", err.Error())
-		} else {
-			stream.End(struct{}{})
-		}
-	case "seal":
-		if !s.build {
-			stream.Reset("invalid", "only a machine greeted for building can be sealed")
-			return nil
-		}
-		go func() { // ends within settleWait
-			if err := s.runner.Settle(settleWait); err != nil {
-				stream.Reset("failed", err.Error())
-				return
-			}
-			s.changes.Start()
-			stream.End(struct{}{})
-		}()
-	case "shutdown":
-		go boot.PowerOff() // ends with the machine
-	default:
-		if changes.Serves(request.Method) {
-			s.changes.Open(stream, request.Method, payload)
-			return nil
-		}
-		if files.Serves(request.Method) {
-			s.files.Open(stream, payload)
-			return nil
-		}
-		if dial.Serves(request.Method) {
-			dial.Open(stream, payload)
-			return nil
-		}
-		stream.Reset("unsupported", fmt.Sprintf("no method %q", request.Method))
+	stream.End(struct{}{})
+	return nil
+}
+
+// seal brings a template into the state in which each clone starts.
+func (s *Session) seal(stream *channel.Stream, payload []byte) error {
+	if err := decode(payload, &struct{}{}); err != nil {
+		return stream.Invalid(err)
 	}
+	if !s.build {
+		stream.Reset("invalid", "only a machine greeted for building can be sealed")
+		return nil
+	}
+	go func() { // ends within settleWait
+		if err := s.runner.Settle(settleWait); err != nil {
+			stream.Reset("failed", err.Error())
+			return
+		}
+		s.changes.Start()
+		stream.End(struct{}{})
+	}()
 	return nil
 }
