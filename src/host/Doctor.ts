@@ -6,10 +6,12 @@ import { readFileSync, statfsSync } from "node:fs"
 import { availableParallelism, freemem, totalmem, userInfo } from "node:os"
 import type { Architecture, Check, Launcher, Qemu } from "../Host.ts"
 import type { SandboxError } from "../SandboxError.ts"
+import { buildTools, missingBuildTools } from "./BuildTools.ts"
 import { ensureCacheDirectory } from "./CacheDirectory.ts"
-import { findExecutable, statOrNull } from "../internal/Files.ts"
+import { systemDirectories } from "../internal/Command.ts"
+import { statOrNull } from "../internal/Files.ts"
 import { kvmDevice } from "./State.ts"
-import { imageTools, installImageTools } from "./Install.ts"
+import { installBuildTools } from "./Install.ts"
 import { ensureRunDirectory } from "./RunDirectory.ts"
 
 const decodePackage = Schema.decodeUnknownOption(Schema.fromJsonString(Schema.Struct({ version: Schema.String })))
@@ -62,7 +64,7 @@ export const inspectHost = Effect.fnUntraced(function* (host: Inspected) {
     cgroupRow(),
     cache,
     run,
-    imageToolsRow(host.search),
+    imageToolsRow(host.arch, host.search),
     memoryRow(),
     check("cpus", "ok", `${availableParallelism()} usable`)
   ]
@@ -191,19 +193,18 @@ const freeBytes = (path: string): number | null => {
   }
 }
 
-const imageToolsRow = (search: ReadonlyArray<string>): Check => {
-  // Debian keeps mkfs.* out of an ordinary user's PATH.
-  const directories = [...search, "/usr/local/sbin", "/usr/sbin", "/sbin"]
-  const missing = Object.keys(imageTools)
-    .filter((tool): tool is keyof typeof imageTools => tool in imageTools)
-    .filter((tool) => findExecutable(tool, directories) === null)
-  return missing.length === 0
-    ? check("image tools", "ok", `${Object.keys(imageTools).join(", ")}: all present`)
+/** The row about building images: a warning exactly when a build for this host's architecture would be refused. */
+export const imageToolsRow = (arch: Architecture, search: ReadonlyArray<string>): Check => {
+  if (process.platform !== "linux")
+    return check("image tools", "warning", "images are built on Linux; they run here", "pull a prebuilt image")
+  const { packages, tools } = missingBuildTools(arch, arch, [...search, ...systemDirectories])
+  return tools.length === 0
+    ? check("image tools", "ok", `${buildTools(arch, arch).join(", ")}: all present`)
     : check(
         "image tools",
         "warning",
-        `missing ${missing.join(", ")}; needed to build images, not to run them`,
-        installImageTools(missing)
+        `missing ${tools.join(", ")}; needed to build images, not to run them`,
+        installBuildTools(packages)
       )
 }
 

@@ -53,21 +53,6 @@ export const installQemu = (guest: Architecture): string => {
   return install(system, [qemuPackages[system][guest]])
 }
 
-/** The programs that build an image, and Debian's packages that hold them. */
-export const imageTools = {
-  mmdebstrap: "mmdebstrap",
-  "mkfs.erofs": "erofs-utils",
-  "qemu-img": "qemu-utils",
-  "mkfs.ext4": "e2fsprogs",
-  go: "golang-go",
-  cc: "gcc"
-}
-
-/** Installs those of the image tools that are missing. */
-export const installImageTools = (missing: ReadonlyArray<keyof typeof imageTools>): string =>
-  family() === "debian"
-    ? install(
-        "debian",
-        missing.map((tool) => imageTools[tool])
-      )
-    : "pull a prebuilt image, or build it on Debian or Ubuntu"
+/** Installs Debian's packages with the tools that build an image. */
+export const installBuildTools = (packages: ReadonlyArray<string>): string =>
+  family() === "debian" ? install("debian", packages) : "pull a prebuilt image, or build it on Debian or Ubuntu"

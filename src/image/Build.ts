@@ -17,7 +17,7 @@ import { HostUnsupported } from "../SandboxError.ts"
 import { type Arch, type ArchiveEntry, cpio, dropSymbols, loadOrder, moduleName, unpackKernel } from "./BootFiles.ts"
 import { CommandFailed, run, searchPath } from "../internal/Command.ts"
 import { Mirror, variables } from "./DebianMirror.ts"
-import { findExecutable } from "../internal/Files.ts"
+import { missingBuildTools } from "../host/BuildTools.ts"
 import { hashFile } from "../internal/hashFile.ts"
 import { epoch, fileNames, imageId, type Manifest, type Part, parts } from "./Manifest.ts"
 import { imagesDirectory, inputFiles, type Pin, type Recipe } from "./Recipe.ts"
@@ -60,42 +60,21 @@ const step = (message: string) => report({ stage: "image", message })
 
 const crossCompiler = { amd64: "x86_64-linux-gnu-gcc", arm64: "aarch64-linux-gnu-gcc" }
 
-/** Which tools an image of this architecture needs on this host, and the Debian package of each. */
-const toolsFor = (arch: Arch): ReadonlyArray<readonly [tool: string, debianPackage: string]> => [
-  ["mmdebstrap", "mmdebstrap"],
-  ["mkfs.erofs", "erofs-utils"],
-  ["mkfs.ext4", "e2fsprogs"],
-  ["qemu-img", "qemu-utils"],
-  ["xz", "xz-utils"],
-  ["dpkg-deb", "dpkg"],
-  ["tar", "tar"],
-  ["npm", "npm"],
-  ["go", "golang-go"],
-  arch === debianArch
-    ? (["gcc", "gcc libc6-dev"] as const)
-    : ([crossCompiler[arch], arch === "arm64" ? "gcc-aarch64-linux-gnu" : "gcc-x86-64-linux-gnu"] as const),
-  ...(process.getuid?.() === 0 ? [] : [["fakeroot", "fakeroot"] as const])
-]
-
-/** The tools among those that are in none of the directories, with their packages. */
-export const missingTools = (arch: Arch, directories: ReadonlyArray<string>) =>
-  toolsFor(arch).filter(([tool]) => findExecutable(tool, directories) === null)
-
 /** Fails with `HostUnsupported` that names every missing package at once. */
-const checkTools = (arch: Arch): Effect.Effect<void, HostUnsupported> =>
+export const checkTools = (arch: Arch): Effect.Effect<void, HostUnsupported> =>
   Effect.suspend(() => {
-    const needed = process.platform === "linux" ? missingTools(arch, searchPath().split(delimiter)) : undefined
-    if (needed?.length === 0) return Effect.void
     const pull = "fetch a built image with `exec-sandbox image pull URL --sha256 HASH`"
+    const requirement = "building an image"
+    if (process.platform !== "linux")
+      return Effect.fail(new HostUnsupported({ requirement, found: process.platform, needed: "Linux", fix: pull }))
+    const { packages, tools } = missingBuildTools(arch, debianArch, searchPath().split(delimiter))
+    if (tools.length === 0) return Effect.void
     return Effect.fail(
       new HostUnsupported({
-        requirement: "building an image",
-        found: needed === undefined ? process.platform : `no ${needed.map(([tool]) => tool).join(", ")}`,
-        needed: needed === undefined ? "Linux" : "these programs",
-        fix:
-          needed === undefined
-            ? pull
-            : `run: apt-get install -y ${needed.map(([, name]) => name).join(" ")} (or ${pull})`
+        requirement,
+        found: `no ${tools.join(", ")}`,
+        needed: "these programs",
+        fix: `run: apt-get install -y ${packages.join(" ")} (or ${pull})`
       })
     )
   })
@@ -106,7 +85,7 @@ const script = (
   env: Readonly<Record<string, string>> = {}
 ): Effect.Effect<void, CommandFailed> => {
   const command = ["bash", join(imagesDirectory, "build.sh"), ...args]
-  const [file = "bash", ...rest] = process.getuid?.() === 0 ? command : ["fakeroot", "--", ...command]
+  const [file = "bash", ...rest] = process.geteuid?.() === 0 ? command : ["fakeroot", "--", ...command]
   return Effect.asVoid(
     run(file, rest, {
       env,

@@ -17,9 +17,11 @@ export class CommandFailed extends Schema.TaggedError<CommandFailed>()("CommandF
   }
 }
 
-/** PATH with the directories where Debian keeps tools such as mkfs.ext4, which a user's PATH lacks. */
-export const searchPath = (): string =>
-  [process.env["PATH"] ?? "", "/usr/local/sbin", "/usr/sbin", "/sbin"].join(delimiter)
+/** Where Debian keeps tools such as mkfs.ext4; a user's PATH lacks these directories. */
+export const systemDirectories: ReadonlyArray<string> = ["/usr/local/sbin", "/usr/sbin", "/sbin"]
+
+/** PATH with `systemDirectories`. */
+export const searchPath = (): string => [process.env["PATH"] ?? "", ...systemDirectories].join(delimiter)
 
 const keep = 4000
 

@@ -1,0 +1,22 @@
+/** What this host lacks to build an image. The table is `images/tools.mjs`. */
+import { missingTools, neededTools } from "../../images/tools.mjs"
+import type { Architecture } from "../Host.ts"
+
+const isRoot = (): boolean => process.geteuid?.() === 0
+
+/** How a tool is called in a message: by the first that would do. */
+const nameOf = ({ brings }: { readonly brings: ReadonlyArray<string> }): string => brings[0] ?? ""
+
+/** All tools that a build for `arch` needs here. */
+export const buildTools = (arch: Architecture, host: Architecture): ReadonlyArray<string> =>
+  neededTools({ arch, host, root: isRoot() }).map(nameOf)
+
+/** The tools that are missing, and Debian's packages with them. Programs are looked for in `directories`. */
+export const missingBuildTools = (
+  arch: Architecture,
+  host: Architecture,
+  directories: ReadonlyArray<string>
+): { readonly tools: ReadonlyArray<string>; readonly packages: ReadonlyArray<string> } => {
+  const missing = missingTools({ arch, host, root: isRoot(), directories })
+  return { tools: missing.map(nameOf), packages: missing.map((it) => it.package) }
+}
