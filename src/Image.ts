@@ -12,21 +12,23 @@
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Match from "effect/Match"
 import * as Option from "effect/Option"
+import type * as Schema from "effect/Schema"
 import { mkdir, rm } from "node:fs/promises"
 import { dirname, join } from "node:path"
 import { cacheDirectory } from "./host/CacheDirectory.ts"
-import { CommandFailed, run } from "./internal/Command.ts"
-import { download, DownloadFailed } from "./image/Download.ts"
+import { type CommandFailed, run } from "./internal/Command.ts"
+import { download, type DownloadFailed } from "./image/Download.ts"
 import { hashFile } from "./internal/hashFile.ts"
 import { BuildFailed, buildImage } from "./image/Build.ts"
 import { fileNames, Manifest } from "./image/Manifest.ts"
 import { readRecipe } from "./image/Recipe.ts"
 import * as Store from "./image/Store.ts"
-import { io, IoFailed } from "./internal/io.ts"
-import { LockFailed } from "./internal/Lock.ts"
+import { io, type IoFailed } from "./internal/io.ts"
+import type { LockFailed } from "./internal/Lock.ts"
 import { report } from "./internal/Progress.ts"
-import { fail, HostUnsupported, ImageUnavailable, InvalidInput, SandboxError } from "./SandboxError.ts"
+import { fail, ImageUnavailable, InvalidInput, type SandboxError } from "./SandboxError.ts"
 
 export {
   /**
@@ -100,20 +102,29 @@ export class Image extends Context.Service<
   static readonly layerAt = (directory: string): Layer.Layer<Image> => Layer.effect(this, make(directory))
 }
 
-/** Any failure below, as what callers may see. */
-const explain = (image: string, cache: string, error: unknown): SandboxError => {
-  if (error instanceof SandboxError) return error
-  if (error instanceof HostUnsupported) return fail(error)
+/** Why work on an image can fail. */
+type Failure = BuildFailed | CommandFailed | DownloadFailed | IoFailed | LockFailed | SandboxError | Schema.SchemaError
+
+/** A failure as what callers may see. */
+const explain = (image: string, cache: string, failure: Failure): SandboxError => {
   const unavailable = (problem: string, fix: string) =>
-    fail(new ImageUnavailable({ image, problem, fix, cause: error }))
-  const full = error instanceof CommandFailed && error.output.includes("No space left on device")
-  if (full || (error instanceof IoFailed && ["ENOSPC", "EDQUOT"].includes(error.code)))
-    return unavailable(`no space left for ${cache}`, "free about 1 GB, or set EXEC_SANDBOX_CACHE_DIR to a larger disk")
-  if (error instanceof DownloadFailed)
-    return unavailable(error.message, error.temporary ? "call again: it continues" : "check the address and the hash")
-  if (error instanceof LockFailed) return unavailable(error.message, "make the cache directory writable")
-  if (error instanceof CommandFailed) return unavailable(error.message, "mend that and build again")
-  return unavailable(error instanceof Error ? error.message : String(error), "mend that and try again")
+    fail(new ImageUnavailable({ image, problem, fix, cause: failure }))
+  const full = () =>
+    unavailable(`no space left for ${cache}`, "free about 1 GB, or set EXEC_SANDBOX_CACHE_DIR to a larger disk")
+  const damaged = ({ message }: Error) => unavailable(message, "mend that and try again")
+  return Match.valueTags(failure, {
+    SandboxError: (error) => error,
+    CommandFailed: (error) =>
+      error.output.includes("No space left on device")
+        ? full()
+        : unavailable(error.message, "mend that and build again"),
+    IoFailed: (error) => (["ENOSPC", "EDQUOT"].includes(error.code) ? full() : damaged(error)),
+    DownloadFailed: ({ message, temporary }) =>
+      unavailable(message, temporary ? "call again: it continues" : "check the address and the hash"),
+    LockFailed: ({ message }) => unavailable(message, "make the cache directory writable"),
+    BuildFailed: damaged,
+    SchemaError: damaged
+  })
 }
 
 const make = (cache: string): Effect.Effect<Image["Service"]> =>
@@ -126,12 +137,12 @@ const make = (cache: string): Effect.Effect<Image["Service"]> =>
 
     const typed =
       (image: string) =>
-      <A>(effect: Effect.Effect<A, unknown>): Effect.Effect<A, SandboxError> =>
-        Effect.mapError(effect, (error) => explain(image, cache, error))
+      <A>(effect: Effect.Effect<A, Failure>): Effect.Effect<A, SandboxError> =>
+        Effect.mapError(effect, (failure) => explain(image, cache, failure))
 
     const find = (arch: Arch) => Effect.flatMap(recipes[arch], ({ keys }) => store.current(arch, keys.inputs))
 
-    const buildIn = (work: string, arch: Arch, fresh: boolean): Effect.Effect<Stored, unknown> =>
+    const buildIn = (work: string, arch: Arch, fresh: boolean): Effect.Effect<Stored, Failure> =>
       Effect.gen(function* () {
         const recipe = yield* recipes[arch]
         yield* store.sweep
@@ -149,7 +160,7 @@ const make = (cache: string): Effect.Effect<Image["Service"]> =>
     const build = (arch: Arch, fresh: boolean) =>
       store.exclusively(`build-${arch}`, (work) => buildIn(work, arch, fresh))
 
-    const ensure = (arch: Arch): Effect.Effect<Stored, unknown> =>
+    const ensure = (arch: Arch): Effect.Effect<Stored, Failure> =>
       Effect.gen(function* () {
         const present = yield* find(arch)
         if (Option.isSome(present)) return present.value
@@ -171,7 +182,7 @@ const make = (cache: string): Effect.Effect<Image["Service"]> =>
         )
       })
 
-    const pull = (url: string, sha256: string): Effect.Effect<Stored, unknown> =>
+    const pull = (url: string, sha256: string): Effect.Effect<Stored, Failure> =>
       store.exclusively(`pull-${sha256}`, (work) =>
         Effect.gen(function* () {
           yield* store.sweep
@@ -194,7 +205,7 @@ const make = (cache: string): Effect.Effect<Image["Service"]> =>
         })
       )
 
-    const exportTo = (id: string, path: string): Effect.Effect<string, unknown> =>
+    const exportTo = (id: string, path: string): Effect.Effect<string, Failure> =>
       Effect.gen(function* () {
         const image = yield* byId(id)
         const problem = yield* Store.compare(image)

@@ -13,15 +13,15 @@ import { createHash } from "node:crypto"
 import { constants } from "node:fs"
 import { copyFile, link, mkdir, readdir, readFile, rename, rm, utimes, writeFile } from "node:fs/promises"
 import { delimiter, join } from "node:path"
-import { HostUnsupported } from "../SandboxError.ts"
+import { fail, HostUnsupported, type SandboxError } from "../SandboxError.ts"
 import { type Arch, type ArchiveEntry, cpio, dropSymbols, loadOrder, moduleName, unpackKernel } from "./BootFiles.ts"
-import { CommandFailed, run, searchPath } from "../internal/Command.ts"
+import { type CommandFailed, run, searchPath } from "../internal/Command.ts"
 import { Mirror, variables } from "./DebianMirror.ts"
 import { missingBuildTools } from "../host/BuildTools.ts"
 import { hashFile } from "../internal/hashFile.ts"
 import { epoch, fileNames, imageId, type Manifest, type Part, parts } from "./Manifest.ts"
 import { imagesDirectory, inputFiles, type Pin, type Recipe } from "./Recipe.ts"
-import { io } from "../internal/io.ts"
+import { io, type IoFailed } from "../internal/io.ts"
 import { report } from "../internal/Progress.ts"
 
 /** The disk that takes what a session writes: its virtual size in bytes; the file itself is below 2 MB. */
@@ -56,27 +56,27 @@ export class BuildFailed extends Schema.TaggedError<BuildFailed>()("BuildFailed"
   }
 }
 
+/** Why a step of a build can fail. */
+type StepFailed = BuildFailed | CommandFailed | IoFailed
+
 const step = (message: string) => report({ stage: "image", message })
 
 const crossCompiler = { amd64: "x86_64-linux-gnu-gcc", arm64: "aarch64-linux-gnu-gcc" }
 
-/** Fails with `HostUnsupported` that names every missing package at once. */
-export const checkTools = (arch: Arch): Effect.Effect<void, HostUnsupported> =>
+/** Fails with `HostUnsupported`, which names every missing package at once. */
+export const checkTools = (arch: Arch): Effect.Effect<void, SandboxError> =>
   Effect.suspend(() => {
     const pull = "fetch a built image with `exec-sandbox image pull URL --sha256 HASH`"
     const requirement = "building an image"
     if (process.platform !== "linux")
-      return Effect.fail(new HostUnsupported({ requirement, found: process.platform, needed: "Linux", fix: pull }))
+      return Effect.fail(
+        fail(new HostUnsupported({ requirement, found: process.platform, needed: "Linux", fix: pull }))
+      )
     const { packages, tools } = missingBuildTools(arch, debianArch, searchPath().split(delimiter))
     if (tools.length === 0) return Effect.void
-    return Effect.fail(
-      new HostUnsupported({
-        requirement,
-        found: `no ${tools.join(", ")}`,
-        needed: "these programs",
-        fix: `run: apt-get install -y ${packages.join(" ")} (or ${pull})`
-      })
-    )
+    const found = `no ${tools.join(", ")}`
+    const fix = `run: apt-get install -y ${packages.join(" ")} (or ${pull})`
+    return Effect.fail(fail(new HostUnsupported({ requirement, found, needed: "these programs", fix })))
   })
 
 /** Runs `images/build.sh`, as root in its own eyes: files in the image belong to whom they should. */
@@ -95,7 +95,7 @@ const script = (
 }
 
 /** Fetches a pinned npm package with the host's npm (its configuration names the registry) and unpacks it. */
-const fetchPackage = (pin: Pin, directory: string): Effect.Effect<string, unknown> =>
+const fetchPackage = (pin: Pin, directory: string): Effect.Effect<string, StepFailed> =>
   Effect.gen(function* () {
     yield* io(() => mkdir(directory, { recursive: true }))
     yield* run("npm", ["pack", "--silent", "--prefer-offline", "--ignore-scripts", `${pin.name}@${pin.version}`], {
@@ -115,7 +115,7 @@ const fetchPackage = (pin: Pin, directory: string): Effect.Effect<string, unknow
   })
 
 /** The folder that build.sh takes Node and npm from. */
-const fetchNode = (recipe: Recipe, work: string): Effect.Effect<string, unknown> =>
+const fetchNode = (recipe: Recipe, work: string): Effect.Effect<string, StepFailed> =>
   Effect.gen(function* () {
     const [node, npm] = yield* Effect.all(
       [fetchPackage(recipe.node, join(work, "npm-node")), fetchPackage(recipe.npm, join(work, "npm-npm"))],
@@ -142,16 +142,19 @@ const findModules = async (directory: string): Promise<Map<string, string>> => {
 const list = (modules: ReadonlyArray<string>): string => modules.map((name) => `${name}.ko\n`).join("")
 
 /** Takes the kernel and the modules that matter out of its package. Answers the kernel's version. */
-const unpackLinux = (arch: Arch, work: string, out: string): Effect.Effect<string, unknown> =>
+const unpackLinux = (arch: Arch, work: string, out: string): Effect.Effect<string, StepFailed> =>
   Effect.gen(function* () {
     const unpacked = join(work, "linux")
     yield* run("dpkg-deb", ["-x", join(out, "linux.deb"), unpacked])
     const boot = yield* io(() => readdir(join(unpacked, "boot")))
     const kernel = boot.find((name) => name.startsWith("vmlinuz-"))
     if (kernel === undefined) return yield* new BuildFailed({ problem: "the kernel's package has no vmlinuz" })
-    yield* io(async () =>
-      writeFile(join(out, "kernel"), unpackKernel(await readFile(join(unpacked, "boot", kernel)), arch))
-    )
+    const packed = yield* io(() => readFile(join(unpacked, "boot", kernel)))
+    const unpackedKernel = yield* Effect.try({
+      try: () => unpackKernel(packed, arch),
+      catch: (error) => new BuildFailed({ problem: error instanceof Error ? error.message : String(error) })
+    })
+    yield* io(() => writeFile(join(out, "kernel"), unpackedKernel))
 
     const modules = yield* io(() => findModules(join(unpacked, "usr", "lib", "modules")))
     const contents = new Map<string, Buffer>()
@@ -199,7 +202,7 @@ const Base = Schema.fromJsonString(
 )
 
 /** The kernel's version, when the base is there and as it was made. */
-const checkBase = (directory: string): Effect.Effect<string, unknown> =>
+const checkBase = (directory: string): Effect.Effect<string, BuildFailed | IoFailed | Schema.SchemaError> =>
   Effect.gen(function* () {
     const text = yield* io(() => readFile(join(directory, "base.json"), "utf8"))
     const base = yield* Schema.decodeEffect(Base)(text)
@@ -216,7 +219,12 @@ interface ReadyBase {
 }
 
 /** Everything that is fetched, in `<cache>/bases/<arch>-<key>`; made when missing or damaged. */
-const ensureBase = (recipe: Recipe, cache: string, work: string, fresh: boolean): Effect.Effect<ReadyBase, unknown> =>
+const ensureBase = (
+  recipe: Recipe,
+  cache: string,
+  work: string,
+  fresh: boolean
+): Effect.Effect<ReadyBase, StepFailed | Schema.SchemaError> =>
   Effect.gen(function* () {
     const directory = join(cache, "bases", `${recipe.arch}-${recipe.keys.base}`)
     const present = fresh ? Option.none<string>() : yield* Effect.option(checkBase(directory))
@@ -282,7 +290,7 @@ const freestanding = [
  * The interpreters' folder: scripts as they are, `native.c` as Node's addon, `launch.c` as a program of its own, any other C file as a
  * shared object.
  */
-const buildInterpreters = (recipe: Recipe, work: string): Effect.Effect<string, unknown> =>
+const buildInterpreters = (recipe: Recipe, work: string): Effect.Effect<string, StepFailed> =>
   Effect.gen(function* () {
     const from = join(imagesDirectory, "interpreters")
     const to = join(work, "interpreters")
@@ -311,7 +319,7 @@ const buildInterpreters = (recipe: Recipe, work: string): Effect.Effect<string, 
     return to
   })
 
-const packInitrd = (agent: string, base: string, path: string): Effect.Effect<void, unknown> =>
+const packInitrd = (agent: string, base: string, path: string): Effect.Effect<void, IoFailed> =>
   io(async () => {
     const modules = (await readdir(join(base, "modules"))).sort()
     const entries: Array<ArchiveEntry> = [
@@ -350,9 +358,12 @@ export interface BuildOptions {
 
 /**
  * Builds an image in `work/image`: the files and nothing else. Fails with `HostUnsupported` when tools are missing, with
- * `CommandFailed` when one of them fails, or with what the file system said.
+ * `CommandFailed` when one of them fails, with `IoFailed` when a file cannot be read or written, and with `BuildFailed` or a
+ * `SchemaError` when a file is not what it should be.
  */
-export const buildImage = (options: BuildOptions): Effect.Effect<{ directory: string; manifest: Manifest }, unknown> =>
+export const buildImage = (
+  options: BuildOptions
+): Effect.Effect<{ directory: string; manifest: Manifest }, StepFailed | Schema.SchemaError | SandboxError> =>
   Effect.gen(function* () {
     const { recipe, cache, work } = options
     yield* checkTools(recipe.arch)
@@ -382,9 +393,12 @@ export const buildImage = (options: BuildOptions): Effect.Effect<{ directory: st
     })
     const now = yield* Clock.currentTimeMillis
     const manifest = yield* io(async (): Promise<Manifest> => {
-      const [kernel, initrd, root, scratch] = await Promise.all(parts.map((part) => hashFile(path(part))))
-      if (kernel === undefined || initrd === undefined || root === undefined || scratch === undefined)
-        throw new BuildFailed({ problem: "an image has four files" })
+      const [kernel, initrd, root, scratch] = await Promise.all([
+        hashFile(path("kernel")),
+        hashFile(path("initrd")),
+        hashFile(path("root")),
+        hashFile(path("scratch"))
+      ])
       const content = { format: 1 as const, arch: recipe.arch, languages, files: { kernel, initrd, root, scratch } }
       return {
         ...content,

@@ -6,7 +6,7 @@ import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import { open, rm, stat } from "node:fs/promises"
 import { hashFile } from "../internal/hashFile.ts"
-import { io } from "../internal/io.ts"
+import { io, type IoFailed } from "../internal/io.ts"
 
 /** The file could not be fetched. `temporary`: another try may help (connection, 5xx), or not (404, wrong hash). */
 export class DownloadFailed extends Schema.TaggedError<DownloadFailed>()("DownloadFailed", {
@@ -31,8 +31,8 @@ const explain = (error: unknown): string => {
 }
 
 /**
- * Fetches `url` to `path`, continuing a file that is there. Fails with `DownloadFailed`, or with the file system's own error
- * (a full disk); a wrong hash removes the file, any other failure keeps it for the next call.
+ * Fetches `url` to `path`, continuing a file that is there. Fails with `IoFailed` when `path` cannot be written (a full
+ * disk), else with `DownloadFailed`; a wrong hash removes the file, any other failure keeps it for the next call.
  *
  * @param sha256 64 hex digits.
  * @param progress hears bytes so far and the total, when the server tells one.
@@ -42,7 +42,7 @@ export const download = (
   path: string,
   sha256: string,
   progress: (done: number, total: number | undefined) => Effect.Effect<void>
-): Effect.Effect<void, unknown> =>
+): Effect.Effect<void, DownloadFailed | IoFailed> =>
   Effect.gen(function* () {
     const before = yield* sizeOf(path)
     yield* fetchRest(url, path, progress)
@@ -76,7 +76,7 @@ const fetchRest = (
   url: string,
   path: string,
   progress: (done: number, total: number | undefined) => Effect.Effect<void>
-): Effect.Effect<void, unknown> =>
+): Effect.Effect<void, DownloadFailed | IoFailed> =>
   Effect.gen(function* () {
     for (;;) {
       const before = yield* sizeOf(path)
@@ -91,13 +91,13 @@ const fetchRest = (
     }
   })
 
-const isTemporary = (error: unknown): boolean => error instanceof DownloadFailed && error.temporary
+const isTemporary = (error: DownloadFailed | IoFailed): boolean => error._tag === "DownloadFailed" && error.temporary
 
 const fetchOnce = (
   url: string,
   path: string,
   progress: (done: number, total: number | undefined) => Effect.Effect<void>
-): Effect.Effect<void, unknown> =>
+): Effect.Effect<void, DownloadFailed | IoFailed> =>
   Effect.gen(function* () {
     const offset = yield* sizeOf(path)
     const abort = yield* Effect.acquireRelease(

@@ -8,7 +8,7 @@ import { readdir, readFile } from "node:fs/promises"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
 import type { Arch } from "./BootFiles.ts"
-import { io } from "../internal/io.ts"
+import { io, type IoFailed } from "../internal/io.ts"
 
 /** `images/` of this checkout or installed package; the same from `src/internal` and from `dist/internal`. */
 export const imagesDirectory = fileURLToPath(new URL("../../images/", import.meta.url))
@@ -88,7 +88,10 @@ const digestFolder = async (folder: string): Promise<string> => {
 }
 
 /** Reads the recipe (a few ms). Fails when `images/` is not there or its pins are damaged. */
-export const readRecipe = (arch: Arch, images: string = imagesDirectory): Effect.Effect<Recipe, unknown> =>
+export const readRecipe = (
+  arch: Arch,
+  images: string = imagesDirectory
+): Effect.Effect<Recipe, IoFailed | Schema.SchemaError> =>
   Effect.gen(function* () {
     const [pinText, packageText, script, agent, interpreters] = yield* io(() =>
       Promise.all([

@@ -14,9 +14,10 @@ import { join } from "node:path"
 import { ensureCacheDirectory } from "../host/CacheDirectory.ts"
 import { hashFile } from "../internal/hashFile.ts"
 import { epoch, fileNames, imageId, type Manifest, ManifestJson, type Part, parts } from "./Manifest.ts"
-import { io } from "../internal/io.ts"
-import { withLock, withLockIfFree } from "../internal/Lock.ts"
+import { io, type IoFailed } from "../internal/io.ts"
+import { type LockFailed, withLock, withLockIfFree } from "../internal/Lock.ts"
 import { report } from "../internal/Progress.ts"
+import type { SandboxError } from "../SandboxError.ts"
 
 /** An image in its directory. `files` are absolute paths. */
 export interface Stored {
@@ -54,14 +55,14 @@ export const imageAt = (directory: string, manifest: Manifest): Stored => ({
 })
 
 /** Reads an image's manifest; fails when it is missing or damaged. */
-export const readManifest = (directory: string): Effect.Effect<Manifest, unknown> =>
+export const readManifest = (directory: string): Effect.Effect<Manifest, IoFailed | Schema.SchemaError> =>
   Effect.flatMap(
     io(() => readFile(join(directory, "manifest.json"), "utf8")),
     (text) => Schema.decodeEffect(ManifestJson)(text)
   )
 
 /** Reads every byte of an image and compares with its manifest; the problem found, or nothing. */
-export const compare = (image: Stored): Effect.Effect<string | undefined, unknown> =>
+export const compare = (image: Stored): Effect.Effect<string | undefined, IoFailed> =>
   io(async () => {
     if (imageId(image.manifest) !== image.id) return "the manifest does not belong to this image"
     for (const part of parts) {
@@ -144,7 +145,7 @@ export const makeStore = (cache: string) => {
       new Set(texts.flatMap((text) => Option.toArray(Option.flatMap(text, decodeSnapshot))).map(({ image }) => image))
   )
 
-  const removeNow = (id: string): Effect.Effect<void, unknown> =>
+  const removeNow = (id: string): Effect.Effect<void, IoFailed> =>
     io(async () => {
       known.delete(id)
       for (const name of await readdir(current).catch(() => [])) {
@@ -180,7 +181,10 @@ export const makeStore = (cache: string) => {
     }),
 
     /** Runs work in an empty directory of its own, gone afterwards, one at a time per name over all processes. */
-    exclusively: <A>(name: string, work: (directory: string) => Effect.Effect<A, unknown>): Effect.Effect<A, unknown> =>
+    exclusively: <A, E>(
+      name: string,
+      work: (directory: string) => Effect.Effect<A, E>
+    ): Effect.Effect<A, E | SandboxError | IoFailed | LockFailed> =>
       Effect.gen(function* () {
         yield* ensureCacheDirectory(cache)
         const directory = join(temporary, name)
@@ -212,7 +216,11 @@ export const makeStore = (cache: string) => {
     }).pipe(Effect.ignore),
 
     /** Puts a prepared image in its place and makes it the one that belongs to these inputs. */
-    install: (prepared: string, manifest: Manifest, inputs: string): Effect.Effect<Stored, unknown> =>
+    install: (
+      prepared: string,
+      manifest: Manifest,
+      inputs: string
+    ): Effect.Effect<Stored, IoFailed | LockFailed | Schema.SchemaError> =>
       Effect.gen(function* () {
         const text = yield* Schema.encodeEffect(ManifestJson)(manifest)
         yield* io(async () => {
@@ -245,7 +253,7 @@ export const makeStore = (cache: string) => {
       }),
 
     /** Removes an image and what points to it. */
-    remove: (id: string): Effect.Effect<void, unknown> => withLock(lock("install"), removeNow(id)),
+    remove: (id: string): Effect.Effect<void, IoFailed | LockFailed> => withLock(lock("install"), removeNow(id)),
 
     /** Removes images that nobody uses (any more), but for one, and for those that snapshots go on with. */
     removeUnused: (keep: string): Effect.Effect<void> =>

@@ -32,7 +32,9 @@ const bySetup = (present: ReadonlyArray<string>, hidden: ReadonlyArray<string>, 
 /** The packages that the build asks for. */
 const byBuild = (arch: "amd64" | "arm64") =>
   Effect.map(Effect.result(checkTools(arch)), (it) =>
-    it._tag === "Success" ? [] : packagesIn(it.failure.fix, /^run: apt-get install -y (.*?) \(or /)
+    it._tag === "Success" || it.failure.reason._tag !== "HostUnsupported"
+      ? []
+      : packagesIn(it.failure.reason.fix, /^run: apt-get install -y (.*?) \(or /)
   )
 
 describe.runIf(process.platform === "linux")("the tools that build an image", () => {
