@@ -1,6 +1,6 @@
 /** What this host lacks to build an image. The table is `images/tools.mjs`. */
 import { missingTools, neededTools } from "../../images/tools.mjs"
-import type { Architecture } from "../Host.ts"
+import type { Architecture } from "./Model.ts"
 
 const isRoot = (): boolean => process.geteuid?.() === 0
 

@@ -1,6 +1,6 @@
 /** Copy-paste lines that install what is missing, in this system's own words. */
 import { readFileSync } from "node:fs"
-import type { Architecture } from "../Host.ts"
+import type { Architecture } from "./Model.ts"
 
 /** The families of systems whose package names we know. */
 type Family = "debian" | "fedora" | "arch" | "alpine" | "suse" | "macos" | "other"

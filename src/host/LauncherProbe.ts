@@ -2,7 +2,7 @@
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
-import type { Launcher } from "../Host.ts"
+import type { Launcher } from "./Model.ts"
 import { run } from "../internal/BoundedProcess.ts"
 import { findExecutable, fingerprint } from "../internal/Files.ts"
 import { readRecord, writeRecord } from "./Record.ts"
