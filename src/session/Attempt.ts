@@ -36,7 +36,7 @@ import * as ChangeReport from "../changes/Report.ts"
 import * as Deadlines from "./Deadlines.ts"
 import { diskShare } from "../vm/diskShare.ts"
 import * as NetworkOutcome from "../egress/Outcome.ts"
-import * as Observe from "../internal/Observe.ts"
+import * as Counts from "../telemetry/Counts.ts"
 import * as Output from "./Output.ts"
 import * as Parking from "./Parking.ts"
 import * as PortLedger from "../ports/Ledger.ts"
@@ -292,7 +292,7 @@ export const begin = Effect.fnUntraced(function* (
         over = true
         leave()
         const receipt = write(now, outcome, reason, evidence)
-        return holder.receipts.publish(receipt).pipe(Effect.andThen(Observe.receipt(receipt)), Effect.as(receipt))
+        return holder.receipts.publish(receipt).pipe(Effect.andThen(Counts.receipt(receipt)), Effect.as(receipt))
       })
     )
   cancelled = Effect.suspend(() => (over ? Effect.void : publish("Cancelled", "cancelled", undefined)))
