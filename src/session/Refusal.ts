@@ -13,7 +13,7 @@ import {
   type UnsupportedCommand
 } from "../SandboxError.ts"
 import type { Vm } from "../Vm.ts"
-import * as Attempt from "../session/Attempt.ts"
+import * as Attempt from "./Attempt.ts"
 
 /** Packages that cannot be had together are bad input, for which nothing is started. */
 export const asInput = (error: PackageError): SandboxError =>
