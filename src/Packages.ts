@@ -6,7 +6,7 @@
  */
 import * as Context from "effect/Context"
 import * as Schema from "effect/Schema"
-import { exactProblem, floatingProblem, parse, type Parsed } from "./packages/Spec.ts"
+import { ecosystems, exactProblem, floatingProblem, parse, type Parsed } from "./packages/Spec.ts"
 import { popular as popularNames } from "./packages/popular.ts"
 
 /**
@@ -16,7 +16,7 @@ import { popular as popularNames } from "./packages/popular.ts"
  * @since 0.1.0
  * @category models
  */
-export const Ecosystem = Schema.Literals(["python", "javascript", "debian"])
+export const Ecosystem = Schema.Literals(ecosystems)
 /**
  * @since 0.1.0
  * @category models

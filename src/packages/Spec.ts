@@ -1,5 +1,8 @@
 /** How the ecosystems write down which package is meant. */
-import type { Ecosystem } from "../Packages.ts"
+
+/** The ecosystems, in the order in which their packages are installed. */
+export const ecosystems = ["python", "javascript", "debian"] as const
+type Ecosystem = (typeof ecosystems)[number]
 
 /** A package: its name as the ecosystem compares names, and the spec in its shortest form. */
 export interface Parsed {
