@@ -10,7 +10,7 @@
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { parseRule } from "./egress/Rules.ts"
+import { parseRule } from "./network/Rules.ts"
 import type { NetworkAttempt } from "./Receipt.ts"
 import type { SandboxError } from "./SandboxError.ts"
 

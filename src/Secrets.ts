@@ -26,8 +26,8 @@
  */
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
-import { reserved } from "./egress/RequestHead.ts"
-import { parseSecretHost } from "./egress/Rules.ts"
+import { reserved } from "./network/Headers.ts"
+import { parseSecretHost } from "./network/Rules.ts"
 
 /** The most characters of one value, hosts of one secret, and secrets of one session. */
 const maxValue = 16_384

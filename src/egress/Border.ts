@@ -17,7 +17,7 @@ import type { Bound } from "./Placeholders.ts"
 import { maxHead, otherVersion, type Unfit } from "./RequestHead.ts"
 import type { Identity } from "./SessionAuthority.ts"
 import type { Peer, Splice } from "./Splice.ts"
-import { hostText, type Target } from "./Target.ts"
+import { hostText, type Target } from "../network/Target.ts"
 
 export interface Crossing {
   readonly target: Target

@@ -23,10 +23,10 @@ import * as Questions from "./Questions.ts"
 import { fileHosts, Finder, hostPort, type Registries } from "./Registries.ts"
 import { elsewhere, type Unfit } from "./RequestHead.ts"
 import { bounded, Resolver } from "./Resolver.ts"
-import { hostName } from "./Rules.ts"
+import { hostName } from "../network/Rules.ts"
 import * as SessionAuthority from "./SessionAuthority.ts"
 import * as Splice from "./Splice.ts"
-import { hostText, parseHost, type Target } from "./Target.ts"
+import { hostText, parseHost, type Target } from "../network/Target.ts"
 
 /** The guest's end of a connection that it asks for; see `guest/Connections`. */
 export interface Asked extends Splice.Peer {

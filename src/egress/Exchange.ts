@@ -7,7 +7,7 @@ import type * as https from "node:https"
 import { Duplex, pipeline } from "node:stream"
 import { type Bound, scanner } from "./Placeholders.ts"
 import * as RequestHead from "./RequestHead.ts"
-import { hostText, type Target } from "./Target.ts"
+import { hostText, type Target } from "../network/Target.ts"
 
 /** What an exchange needs of the connection that it is on. */
 export interface Connection {

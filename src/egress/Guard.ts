@@ -5,9 +5,8 @@
  * 192.0.2.0/24, 198.51.100.0/24 and 203.0.113.0/24 are nobody's by RFC 5737 and yet not refused: there are networks whose
  * gateway answers for every public name with an address from there.
  */
-import * as net from "node:net"
 import * as os from "node:os"
-import { embeddedV4 } from "./Target.ts"
+import { contains, embeddedV4, ranges } from "../network/Target.ts"
 
 /** Why an address is guarded. */
 export type Guarded =
@@ -34,21 +33,8 @@ const tables: ReadonlyArray<readonly [Guarded, ReadonlyArray<string>]> = [
   ["reserved", ["64:ff9b:1::/48", "100::/64", "2001::/23"]]
 ]
 
-/** A set of addresses made of CIDR ranges. */
-export const ranges = (cidrs: ReadonlyArray<string>): net.BlockList => {
-  const list = new net.BlockList()
-  for (const cidr of cidrs) {
-    const [address = "", bits] = cidr.split("/")
-    list.addSubnet(address, Number(bits), address.includes(":") ? "ipv6" : "ipv4")
-  }
-  return list
-}
-
 const lists = tables.map(([why, cidrs]) => [why, ranges(cidrs)] as const)
 const globalV6 = ranges(["2000::/3"])
-
-export const contains = (list: net.BlockList, address: string): boolean =>
-  list.check(address, address.includes(":") ? "ipv6" : "ipv4")
 
 const ownAddresses = (): ReadonlySet<string> =>
   new Set(

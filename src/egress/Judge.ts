@@ -3,8 +3,8 @@
  */
 import type { Explanation, NetworkPolicy } from "../NetworkPolicy.ts"
 import { type Guarded, guarded } from "./Guard.ts"
-import { granting, grantingAddress, hostName, parseRule, type Rule } from "./Rules.ts"
-import { hostText, type Target, targetText } from "./Target.ts"
+import { granting, grantingAddress, hostName, parseRule, type Rule } from "../network/Rules.ts"
+import { hostText, type Target, targetText } from "../network/Target.ts"
 
 /** A policy with its rules read. */
 export interface Compiled {

@@ -8,8 +8,13 @@
  */
 import type { Entry } from "./Ledger.ts"
 import type { Outcome } from "../Execution.ts"
-import { hostText, parseHost } from "./Target.ts"
-import type { Evidence } from "../guest/Protocol.ts"
+import { hostText, parseHost } from "../network/Target.ts"
+
+/** What the guest's evidence says about a failed connect: the errno of an exception, and the connect of a program. */
+interface Evidence {
+  readonly exception: { readonly errno: string | null; readonly causeErrno?: string } | null
+  readonly refused?: { readonly host: string; readonly port: number } | undefined
+}
 
 const entryOf = (evidence: Evidence, refused: ReadonlyArray<Entry>): Entry | undefined => {
   const { exception, refused: met } = evidence

@@ -4,8 +4,8 @@
 import * as Redacted from "effect/Redacted"
 import { randomBytes } from "node:crypto"
 import type { Secrets } from "../Secrets.ts"
-import { granting, parseSecretHost, type Rule } from "./Rules.ts"
-import type { Target } from "./Target.ts"
+import { granting, parseSecretHost, type Rule } from "../network/Rules.ts"
+import type { Target } from "../network/Target.ts"
 
 /** What every placeholder begins with, of whichever session. */
 const beginning = "exec-sandbox-secret-"

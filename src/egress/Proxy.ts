@@ -6,9 +6,8 @@ import * as Effect from "effect/Effect"
 import type * as net from "node:net"
 import { unquoted } from "./Credentials.ts"
 import { type Dial, DialFailed } from "./Dial.ts"
-import { contains } from "./Guard.ts"
-import { defaultPorts, hostName, parseRule } from "./Rules.ts"
-import { type Target, targetText } from "./Target.ts"
+import { defaultPorts, hostName, parseRule } from "../network/Rules.ts"
+import { contains, type Target, targetText } from "../network/Target.ts"
 
 /** Variables that tell programs of their proxies, in upper or lower case. */
 export type Environment = { readonly [name: string]: string | undefined }

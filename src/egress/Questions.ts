@@ -2,7 +2,7 @@
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import type { Explanation, NetworkPolicy } from "../NetworkPolicy.ts"
-import { hostText, type Target, targetText } from "./Target.ts"
+import { hostText, type Target, targetText } from "../network/Target.ts"
 
 /** Questions of a session that may wait for their answers at one time, and answers that are kept. */
 const maxWaiting = 256

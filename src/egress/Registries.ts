@@ -13,11 +13,11 @@ import * as https from "node:https"
 import * as os from "node:os"
 import * as path from "node:path"
 import * as tls from "node:tls"
-import { type DebianMirror, variables } from "../image/DebianMirror.ts"
+import { type DebianMirror, variables } from "../internal/DebianMirror.ts"
 import { type Ecosystem, ProxyEnvironment } from "../NetworkPolicy.ts"
 import { authorities } from "./Authorities.ts"
 import { type Found, inNpm, inPip } from "./Credentials.ts"
-import { parseSecretHost } from "./Rules.ts"
+import { parseSecretHost } from "../network/Rules.ts"
 
 /** An index: where it is, and a page of it that tells where its files are. */
 export interface Index {

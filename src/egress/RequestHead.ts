@@ -4,29 +4,12 @@
  */
 import type { IncomingMessage } from "node:http"
 import { fill, find, type Bound, looksLikeOne } from "./Placeholders.ts"
-import { hostText, parseHost, parsePort, splitPort, type Target, targetText } from "./Target.ts"
+import { framing, hops } from "../network/Headers.ts"
+import { hostText, parseHost, parsePort, splitPort, type Target, targetText } from "../network/Target.ts"
 
 /** Bytes of a head, before and after secrets were put into it. */
 export const maxHead = 64 * 1024
 const maxFilled = 256 * 1024
-
-/** What is said between two neighbours, and how the body is framed. */
-const hops = new Set([
-  "connection",
-  "keep-alive",
-  "proxy-connection",
-  "proxy-authenticate",
-  "proxy-authorization",
-  "te",
-  "trailer",
-  "transfer-encoding",
-  "upgrade",
-  "http2-settings"
-])
-const framing = new Set(["content-length", "expect", "host"])
-
-/** Whether a header is not the request's own, so that no secret can be in it. `name` is in lower case. */
-export const reserved = (name: string): boolean => hops.has(name) || framing.has(name)
 
 /** Why a request is refused: the rule, and what is wrong. `grant` is what would be right. */
 export class Unfit {

@@ -1,8 +1,8 @@
 /** Whether the secrets that a caller gives to a session can be used in it. */
 import * as Effect from "effect/Effect"
 import type { Egress } from "./Egress.ts"
-import { parseSecretHost } from "./Rules.ts"
-import { hostText, type Target } from "./Target.ts"
+import { parseSecretHost } from "../network/Rules.ts"
+import { hostText, type Target } from "../network/Target.ts"
 import { fail, InvalidInput, type SandboxError } from "../SandboxError.ts"
 import type { Secrets } from "../Secrets.ts"
 

@@ -8,7 +8,7 @@ import { packages } from "../NetworkPolicy.ts"
 import type { Ecosystem } from "../Packages.ts"
 import type { SandboxError } from "../SandboxError.ts"
 import type { Vm } from "../Vm.ts"
-import { Mirror } from "../image/DebianMirror.ts"
+import { Mirror } from "../internal/DebianMirror.ts"
 
 /** What installing needs of a machine. */
 export type Installer = Pick<Vm, "open" | "accept" | "handover">

@@ -2,7 +2,7 @@
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import type { Grant } from "../egress/Egress.ts"
-import { parseHost, parsePort, splitPort } from "../egress/Target.ts"
+import { parseHost, parsePort, splitPort } from "../network/Target.ts"
 import { type Network, NetworkPolicy } from "../NetworkPolicy.ts"
 import { fail, InvalidInput, SessionClosed } from "../SandboxError.ts"
 import type { Holder } from "./Attempt.ts"

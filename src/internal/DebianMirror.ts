@@ -4,7 +4,7 @@
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import { run } from "../internal/Command.ts"
+import { run } from "./Command.ts"
 
 /**
  * URLs of the archive, of its security updates, and of the proxies that this host's apt goes through for `http` and `https`.

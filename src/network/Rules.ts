@@ -2,8 +2,7 @@
  * Rules of a policy: how they are written, and which of them grants what.
  */
 import type * as net from "node:net"
-import { contains, ranges } from "./Guard.ts"
-import { groupsOf, type Host, parseHost, parsePort, splitPort, type Target } from "./Target.ts"
+import { contains, groupsOf, type Host, parseHost, parsePort, splitPort, ranges, type Target } from "./Target.ts"
 
 /** Ports that a rule without a port grants. */
 export const defaultPorts: ReadonlyArray<number> = [443, 80]

@@ -100,3 +100,17 @@ export const splitPort = (text: string): { readonly host: string; readonly port:
 }
 
 export const targetText = ({ host, port }: Target): string => `${hostText(host)}:${port}`
+
+/** A set of addresses made of CIDR ranges. */
+export const ranges = (cidrs: ReadonlyArray<string>): net.BlockList => {
+  const list = new net.BlockList()
+  for (const cidr of cidrs) {
+    const [address = "", bits] = cidr.split("/")
+    list.addSubnet(address, Number(bits), address.includes(":") ? "ipv6" : "ipv4")
+  }
+  return list
+}
+
+/** Whether an address is in the set. */
+export const contains = (list: net.BlockList, address: string): boolean =>
+  list.check(address, address.includes(":") ? "ipv6" : "ipv4")
