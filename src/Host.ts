@@ -43,9 +43,9 @@ export class Host extends Context.Service<
     /** Absolute. Holds images, templates and what was learnt about this host. Exists once `qemu` succeeded. */
     readonly cacheDirectory: string
     /**
-     * Absolute. The base for the directories of single VMs: `/run/exec-sandbox` (0711) for root,
-     * `$XDG_RUNTIME_DIR/exec-sandbox` or `exec-sandbox-<uid>` in the temporary directory (0700) for others. Exists, and is
-     * ours alone to write to, once `qemu` succeeded.
+     * Absolute. Holds sockets and device states while a machine is being saved: `/run/exec-sandbox` (0711) for root,
+     * `$XDG_RUNTIME_DIR/exec-sandbox` or `exec-sandbox-<uid>` in the temporary directory (0700) for others. Once `qemu`
+     * succeeded, it exists and only we can write to it.
      */
     readonly runDirectory: string
     /** What to put before the QEMU binary. */

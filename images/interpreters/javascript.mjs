@@ -4,7 +4,7 @@
  * The agent starts `node --expose-internals javascript.mjs DIR` once and then writes `exec NNN SLOT` into the FIFO DIR/in for every
  * execution, with settings and code below that line where they are short; DIR/SLOT holds the FIFOs for its output, and files for
  * what is long. We answer through DIR/out (`ready`, `started NNN reseeded`, `done NNN EVIDENCE`; long evidence goes to
- * DIR/SLOT/evidence). The protocol is described with the agent; this is only Node's end of it.
+ * DIR/SLOT/evidence). The agent's end of it is agent/run/interpreter.go.
  *
  * How code runs: V8's REPL mode (re-declaration, top-level await, completion value) exists only behind the inspector, so an execution
  * is one `Runtime.evaluate` on a same-thread inspector connection. native.c dispatches it straight from the event loop, hence no frame

@@ -4,7 +4,7 @@ The agent starts `python3 python.py DIR` once, with python.so preloaded, and the
 execution, with settings and code below that line where they are short; DIR/SLOT holds the FIFOs for its output, and files for what is
 long. We answer through DIR/out (`ready`, `started NNN reseeded`, `done NNN EVIDENCE`; long evidence goes to DIR/SLOT/evidence), with
 `held` in place of `done` when descriptors 1 and 2 are the execution's still and nothing of ours will print there. The
-protocol is described with the agent; this file is only the Python end of it.
+agent's end of it is agent/run/interpreter.go.
 
 User code runs in the main thread, in a real and clean `__main__`, and may do anything to this process. Hence the habits here:
   * nothing of ours is reachable by name from `__main__`, and no descriptor of ours is open while user code runs;

@@ -10,16 +10,17 @@ import { buildTools, missingBuildTools } from "./BuildTools.ts"
 import { ensureCacheDirectory } from "./CacheDirectory.ts"
 import { systemDirectories } from "../internal/Command.ts"
 import { statOrNull } from "../internal/Files.ts"
+import { packageDirectory } from "../internal/packageDirectory.ts"
 import { kvmDevice } from "./State.ts"
 import { installBuildTools } from "./Install.ts"
 import { ensureRunDirectory } from "./RunDirectory.ts"
 
 const decodePackage = Schema.decodeUnknownOption(Schema.fromJsonString(Schema.Struct({ version: Schema.String })))
 
-/** Our own version; the same path leads to package.json from `src/internal` and from `dist/internal`. */
+/** The version of exec-sandbox. */
 export const packageVersion: Effect.Effect<string> = Effect.sync(() => {
   try {
-    const text = readFileSync(new URL("../../package.json", import.meta.url), "utf8")
+    const text = readFileSync(new URL("package.json", packageDirectory), "utf8")
     return Option.match(decodePackage(text), { onNone: () => "unknown", onSome: ({ version }) => version })
   } catch {
     return "unknown"

@@ -1,4 +1,4 @@
-/** The base of all run directories: one small directory per VM lives below it, for as long as the VM does. */
+/** The run directory: sockets and device states of machines, there only while such a machine is being saved. */
 import * as Effect from "effect/Effect"
 import { accessSync, chmodSync, constants, lstatSync, mkdirSync } from "node:fs"
 import { tmpdir } from "node:os"

@@ -9,11 +9,12 @@ import { join } from "node:path"
 import { fileURLToPath } from "node:url"
 import type { Arch } from "./BootFiles.ts"
 import { io, type IoFailed } from "../internal/io.ts"
+import { packageDirectory } from "../internal/packageDirectory.ts"
 
-/** `images/` of this checkout or installed package; the same from `src/internal` and from `dist/internal`. */
-export const imagesDirectory = fileURLToPath(new URL("../../images/", import.meta.url))
+/** `images/` of this checkout or installed package. */
+export const imagesDirectory = fileURLToPath(new URL("images/", packageDirectory))
 
-/** Raise it when what ImageBuild.ts makes of the same files changes. */
+/** Raise it when Build.ts makes something else of the same files. */
 const recipeVersion = 1
 
 const Exact = Schema.Struct({ version: Schema.NonEmptyString, integrity: Schema.NonEmptyString })
