@@ -31,6 +31,7 @@ import {
   UnsupportedCommand
 } from "../../src/SandboxError.ts"
 import { runCli, startCli } from "../support/runCli.ts"
+import { runInside } from "../support/runInside.ts"
 import { receipt as receiptWith } from "../support/receipts.ts"
 
 const scratch = mkdtempSync(join(tmpdir(), "exec-sandbox-cli-"))
@@ -379,28 +380,7 @@ describe("progress", () => {
   })
 })
 
-describe.concurrent("the command line", { timeout: 30_000 }, () => {
-  it("--version prints name and version, and loads nothing of Effect", async () => {
-    const coverage = join(scratch, "coverage")
-    const done = await runCli(["--version"], { env: { NODE_V8_COVERAGE: coverage } })
-    const { version } = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8"))
-    assert.deepStrictEqual([done.code, done.stdout, done.stderr], [0, `exec-sandbox ${version}\n`, ""])
-    const loaded = readdirSync(coverage)
-      .map((name) => readFileSync(join(coverage, name), "utf8"))
-      .join("")
-    assert.include(loaded, "src/cli/bin.ts")
-    assert.notInclude(loaded, "node_modules")
-    assert.notInclude(loaded, "main.ts")
-  })
-
-  it("--help goes to stdout", async () => {
-    const done = await runCli(["--help"])
-    assert.deepStrictEqual([done.code, done.stderr], [0, ""])
-    for (const command of ["run", "doctor", "image", "template", "snapshot", "completions"])
-      assert.include(done.stdout, command)
-    for (const later of ["--wizard", "--log-level"]) assert.notInclude(done.stdout, later)
-  })
-
+describe("a usage error", () => {
   const wrong: ReadonlyArray<readonly [ReadonlyArray<string>, RegExp]> = [
     [[], /USAGE/],
     [["rnu"], /Unknown subcommand "rnu"[^]*run/],
@@ -443,12 +423,44 @@ describe.concurrent("the command line", { timeout: 30_000 }, () => {
     [["completions", "tcsh"], /bash/]
   ]
   for (const [args, said] of wrong) {
-    it(`exec-sandbox ${args.join(" ").replace(scratch, "")} is a usage error`, async () => {
-      const done = await runCli(args)
+    it(`exec-sandbox ${args.join(" ").replace(scratch, "")}`, async () => {
+      const done = await runInside(args)
       assert.deepStrictEqual([done.code, done.stdout], [2, ""])
       assert.match(done.stderr, said)
     })
   }
+})
+
+describe.concurrent("the command line", { timeout: 30_000 }, () => {
+  it("--version prints name and version, and loads nothing of Effect", async () => {
+    const coverage = join(scratch, "coverage")
+    const done = await runCli(["--version"], { env: { NODE_V8_COVERAGE: coverage } })
+    const { version } = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8"))
+    assert.deepStrictEqual([done.code, done.stdout, done.stderr], [0, `exec-sandbox ${version}\n`, ""])
+    const loaded = readdirSync(coverage)
+      .map((name) => readFileSync(join(coverage, name), "utf8"))
+      .join("")
+    assert.include(loaded, "src/cli/bin.ts")
+    assert.notInclude(loaded, "node_modules")
+    assert.notInclude(loaded, "main.ts")
+  })
+
+  it("--help goes to stdout", async () => {
+    const done = await runCli(["--help"])
+    assert.deepStrictEqual([done.code, done.stderr], [0, ""])
+    for (const command of ["run", "doctor", "image", "template", "snapshot", "completions"])
+      assert.include(done.stdout, command)
+    for (const later of ["--wizard", "--log-level"]) assert.notInclude(done.stdout, later)
+  })
+
+  it.each([[], ["rnu"], ["run", "script.py"]])(
+    "a usage error is the exit code 2, and said on stderr: %s",
+    async (...args) => {
+      const done = await runCli(args)
+      assert.deepStrictEqual([done.code, done.stdout], [2, ""])
+      assert.match(done.stderr, args.length === 2 ? /-f script\.py/ : /exec-sandbox/)
+    }
+  )
 
   it("refuses what the library does not accept, as usage", async () => {
     const done = await runCli(["run", "-e", "A=1", "-f", "-"], { stdin: "a\0b" })
