@@ -6,14 +6,14 @@ import { fileURLToPath } from "node:url"
 import { missingTools, neededTools } from "../../images/tools.mjs"
 import { imageToolsRow } from "../../src/host/Doctor.ts"
 import { checkTools } from "../../src/image/Build.ts"
-import { pretend, restore } from "../support/installed.ts"
+import { pretend, restore } from "../support/installed.mjs"
 
 const host = process.arch === "arm64" ? "arm64" : "amd64"
 const other = host === "arm64" ? "amd64" : "arm64"
 const qemu = host === "arm64" ? "qemu-system-aarch64" : "qemu-system-x86_64"
 const search = ["/nonexistent/bin"]
 const setup = fileURLToPath(new URL("../../images/setup.mjs", import.meta.url))
-const installed = new URL("../support/installed.ts", import.meta.url).href
+const installed = new URL("../support/installed.mjs", import.meta.url).href
 
 const packagesIn = (text: string, before: RegExp): ReadonlyArray<string> =>
   (before.exec(text)?.[1] ?? "").split(" ").filter((name) => name !== "")
