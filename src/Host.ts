@@ -1,9 +1,9 @@
 /**
- * What this host can do: which QEMU there is, what it can run on, and how it is kept apart from us.
+ * What this host can do: which QEMU it has, which accelerator QEMU can use, and how QEMU is isolated from this process.
  *
- * Everything is found out by trying: an accelerator counts as working when this QEMU, launched the way a VM is launched,
- * came up on it. Results are kept in the cache directory per binary and host state, so that the question costs some
- * hundred milliseconds once and about ten afterwards. What is missing is reported with its reason, never silently.
+ * Everything is tried out: an accelerator works when QEMU, launched as it is for a VM, started on it. Results are stored in
+ * the cache directory per binary and host state, so a probe takes some hundred milliseconds once and about ten after that.
+ * What is missing is reported with its reason.
  *
  * @since 0.1.0
  */
@@ -25,11 +25,11 @@ import type { SandboxError } from "./SandboxError.ts"
 export { addChecks, type Architecture, Check, type Launcher, type Qemu, Report }
 
 /**
- * What this host can do. Building the layer never fails, so `doctor` answers on a broken host too; what is missing shows
+ * What this host can do. Building the layer never fails, so `doctor` works on a broken host too; what is missing is an error
  * when it is first needed.
  *
- * The layer reads, once: `EXEC_SANDBOX_QEMU` (path of a QEMU binary, used for the architecture its name tells, for the
- * host's when it tells none), `EXEC_SANDBOX_CACHE_DIR`, `EXEC_SANDBOX_RUN_DIR`, `XDG_CACHE_HOME`, `XDG_RUNTIME_DIR`,
+ * The layer reads, once: `EXEC_SANDBOX_QEMU` (path of a QEMU binary, used for the architecture in its name, else for the
+ * host's), `EXEC_SANDBOX_CACHE_DIR`, `EXEC_SANDBOX_RUN_DIR`, `XDG_CACHE_HOME`, `XDG_RUNTIME_DIR`,
  * `HOME`, `TMPDIR` and `PATH`.
  *
  * @since 0.1.0
@@ -40,7 +40,7 @@ export class Host extends Context.Service<
   {
     /** This host's architecture, and the default one of guests. */
     readonly arch: Architecture
-    /** Absolute. Holds images, templates and what was learnt about this host. Exists once `qemu` succeeded. */
+    /** Absolute. Holds images, templates and the results of probes. Exists once `qemu` succeeded. */
     readonly cacheDirectory: string
     /**
      * Absolute. Holds sockets and device states while a machine is being saved: `/run/exec-sandbox` (0711) for root,
@@ -51,17 +51,17 @@ export class Host extends Context.Service<
     /** What to put before the QEMU binary. */
     readonly launcher: Launcher
     /**
-     * The QEMU for guests of this architecture, tried out at most once per binary and host state. Also creates the cache
+     * The QEMU for guests of this architecture, probed at most once per binary and host state. Also creates the cache
      * and run directories. Fails with `HostUnsupported` when QEMU is missing, older than 7.2 or does not start, and when
      * one of the directories cannot be used.
      */
     readonly qemu: (arch: Architecture) => Effect.Effect<Qemu, SandboxError>
     /**
      * The frequency of this host's time stamp counter in kHz, for the guest's `tsc_early_khz` under TCG; `null` where the
-     * kernel does not tell (arm64, macOS).
+     * kernel does not report it (arm64, macOS).
      */
     readonly tscKhz: Effect.Effect<number | null>
-    /** Tries QEMU out anew, whatever the cache says, and reports everything above. Never fails. */
+    /** Probes QEMU again, whatever the cache says, and reports everything above. Never fails. */
     readonly doctor: Effect.Effect<Report>
   }
 >()("exec-sandbox/Host") {

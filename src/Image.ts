@@ -2,10 +2,10 @@
  * Images: what a guest boots from, and where this host keeps them.
  *
  * An image is four files for one CPU architecture (kernel, initramfs, root file system, empty scratch disk) and a manifest.
- * Its name is a hash over their content. They live in `<cache>/images/<id>/` and are never changed, only replaced whole: an
- * image is prepared elsewhere and renamed into place, so a process that dies on the way leaves nothing that could be taken
- * for one. `<cache>/current/` says which image belongs to this version's sources; when the agent or an interpreter changes,
- * no image does any more, and `ensure` builds another.
+ * Its name is a hash over their content. They are in `<cache>/images/<id>/` and never change: an image is prepared elsewhere
+ * and renamed into place, so a process that dies meanwhile leaves nothing that could be mistaken for an image.
+ * `<cache>/current/` says which image belongs to this version's sources; when the agent or an interpreter changes, none
+ * does any more, and `ensure` builds another.
  *
  * @since 0.1.0
  */
@@ -50,7 +50,7 @@ export {
 export type Arch = Manifest["arch"]
 
 /**
- * An image in the store. `files` are absolute paths of what a VM is made of.
+ * An image in the store. `files` are the absolute paths of its parts.
  *
  * @since 0.1.0
  * @category models
@@ -59,8 +59,8 @@ export type Stored = Store.Stored
 
 /**
  * The image store of this host. All methods fail with `SandboxError`: `ImageUnavailable` when there is no usable image and
- * none could be made, `HostUnsupported` when this host lacks what a build needs (the fix names the packages), `InvalidInput`.
- * Long ones report through the `Progress` reference. Any of them may be interrupted at any time.
+ * none could be built or fetched, `HostUnsupported` when this host lacks what a build needs (the fix names the packages), `InvalidInput`.
+ * Long ones report their progress through the `Progress` reference. All can be interrupted at any time.
  *
  * @since 0.1.0
  * @category services
@@ -68,27 +68,27 @@ export type Stored = Store.Stored
 export class Image extends Context.Service<
   Image,
   {
-    /** The image of this version for an architecture, if it is there and intact (sizes and times; see `verify`). A few ms. */
+    /** The image of this version for an architecture, if it exists and is intact by sizes and times (see `verify`). A few ms. */
     readonly find: (arch: Arch) => Effect.Effect<Option.Option<Stored>, SandboxError>
-    /** `find`, else `build`: callers of all processes share one build. */
+    /** `find`, else `build`; all processes share one build. */
     readonly ensure: (arch: Arch) => Effect.Effect<Stored, SandboxError>
     /**
-     * Builds the image of this version. What was fetched for an earlier one is used again unless `fresh` is true; with
-     * `fresh`, the newest packages of the Debian suite are fetched.
+     * Builds the image of this version. What was fetched for an earlier build is used again, unless `fresh` is true: then the
+     * newest packages of the Debian suite are fetched.
      */
     readonly build: (options: { readonly arch: Arch; readonly fresh?: boolean }) => Effect.Effect<Stored, SandboxError>
     /**
      * Fetches an image that `export` wrote from an HTTP(S) address and makes it this version's image for its architecture.
-     * `sha256`: 64 hex digits, of the whole file. A transfer that broke off is continued, also by a later call.
+     * `sha256`: 64 hex digits, of the whole file. An interrupted transfer is continued, also by a later call.
      */
     readonly pull: (options: { readonly url: string; readonly sha256: string }) => Effect.Effect<Stored, SandboxError>
-    /** Writes one image as a tar file, for `pull` elsewhere. Answers the file's SHA-256 (hex). */
+    /** Writes one image as a tar file, for `pull` elsewhere. Returns the file's SHA-256 (hex). */
     readonly export: (id: string, path: string) => Effect.Effect<string, SandboxError>
-    /** All images that are whole, of any version, newest first. */
+    /** All complete images, of any version, newest first. */
     readonly list: Effect.Effect<ReadonlyArray<Stored>>
     /** Removes an image. VMs that run from it keep running. */
     readonly remove: (id: string) => Effect.Effect<void, SandboxError>
-    /** Reads every byte of an image and compares; the problem found, or nothing. About a second. */
+    /** Compares every byte of an image with its manifest; returns the problem found, or nothing. About a second. */
     readonly verify: (id: string) => Effect.Effect<string | undefined, SandboxError>
   }
 >()("exec-sandbox/Image") {
@@ -105,19 +105,19 @@ export class Image extends Context.Service<
 /** Why work on an image can fail. */
 type Failure = BuildFailed | CommandFailed | DownloadFailed | IoFailed | LockFailed | SandboxError | Schema.SchemaError
 
-/** A failure as what callers may see. */
+/** Turns a failure into the error that callers see. */
 const explain = (image: string, cache: string, failure: Failure): SandboxError => {
   const unavailable = (problem: string, fix: string) =>
     fail(new ImageUnavailable({ image, problem, fix, cause: failure }))
   const full = () =>
     unavailable(`no space left for ${cache}`, "free about 1 GB, or set EXEC_SANDBOX_CACHE_DIR to a larger disk")
-  const damaged = ({ message }: Error) => unavailable(message, "mend that and try again")
+  const damaged = ({ message }: Error) => unavailable(message, "fix that, then try again")
   return Match.valueTags(failure, {
     SandboxError: (error) => error,
     CommandFailed: (error) =>
       error.output.includes("No space left on device")
         ? full()
-        : unavailable(error.message, "mend that and build again"),
+        : unavailable(error.message, "fix that, then build again"),
     IoFailed: (error) => (["ENOSPC", "EDQUOT"].includes(error.code) ? full() : damaged(error)),
     DownloadFailed: ({ message, temporary }) =>
       unavailable(message, temporary ? "call again: it continues" : "check the address and the hash"),
@@ -166,7 +166,7 @@ const make = (cache: string): Effect.Effect<Image["Service"]> =>
         if (Option.isSome(present)) return present.value
         return yield* store.exclusively(`build-${arch}`, (work) =>
           Effect.gen(function* () {
-            // Whoever had the lock before may have made it.
+            // The process that had the lock before may have built it.
             const made = yield* find(arch)
             return Option.isSome(made) ? made.value : yield* buildIn(work, arch, false)
           })
@@ -227,7 +227,7 @@ const make = (cache: string): Effect.Effect<Image["Service"]> =>
     })
   })
 
-/** What a tar file of an image holds. */
+/** The files in the tar file of an image. */
 const archived = ["manifest.json", ...Object.values(fileNames)]
 
 const invalid = (field: string, value: string, expected: string) =>

@@ -1,13 +1,13 @@
-/** What this host lacks to build an image. The table is `images/tools.mjs`. */
+/** Which tools this host lacks to build an image, by the table in `images/tools.mjs`. */
 import { missingTools, neededTools } from "../../images/tools.mjs"
 import type { Architecture } from "./Model.ts"
 
 const isRoot = (): boolean => process.geteuid?.() === 0
 
-/** How a tool is called in a message: by the first that would do. */
+/** A tool's name in messages: the first program or file that would do. */
 const nameOf = ({ brings }: { readonly brings: ReadonlyArray<string> }): string => brings[0] ?? ""
 
-/** All tools that a build for `arch` needs here. */
+/** All tools that building an image for `arch` needs on this host. */
 export const buildTools = (arch: Architecture, host: Architecture): ReadonlyArray<string> =>
   neededTools({ arch, host, root: isRoot() }).map(nameOf)
 

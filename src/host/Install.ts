@@ -1,11 +1,11 @@
-/** Copy-paste lines that install what is missing, in this system's own words. */
+/** Shell commands that install what is missing, for this system's package manager. */
 import { readFileSync } from "node:fs"
 import type { Architecture } from "./Model.ts"
 
-/** The families of systems whose package names we know. */
+/** The families of systems whose package names are known. */
 type Family = "debian" | "fedora" | "arch" | "alpine" | "suse" | "macos" | "other"
 
-/** From /etc/os-release: its ID, else the first known one of those it says it is like. */
+/** From /etc/os-release: its ID, else the first known one in its ID_LIKE. */
 export const familyOf = (osRelease: string): Family => {
   const value = (key: string) => new RegExp(`^${key}="?([^"\n]*)"?$`, "m").exec(osRelease)?.[1] ?? ""
   for (const id of [value("ID"), ...value("ID_LIKE").split(" ")]) {

@@ -1,4 +1,4 @@
-/** The words of `Host`, and of the probes that it is made of. */
+/** The models of `Host`, for it and for its probes. */
 import * as Schema from "effect/Schema"
 
 /**
@@ -13,9 +13,9 @@ export type Architecture = "amd64" | "arm64"
  * A QEMU binary that was launched successfully on this host.
  *
  * `path`: absolute, symbolic links resolved. `version`: for example `7.2.22`. `identity`: SHA-256 in hex over path, size,
- * modification time and version; another binary has another one. `accelerator`: the best one on which it came up for the
- * guest's architecture; `missedAccelerators`: the better ones this platform knows, and why each is not in use. `seccomp`:
- * it came up under `-sandbox` with everything denied that QEMU can deny; `false` means it runs without a syscall filter.
+ * modification time and version; another binary has another one. `accelerator`: the best one on which it started for the
+ * guest's architecture; `missedAccelerators`: the better ones of this platform, and why each is not used. `seccomp`: it
+ * started under the strictest `-sandbox`; `false` means that it runs without a syscall filter.
  *
  * @since 0.1.0
  * @category models
@@ -34,9 +34,9 @@ export interface Qemu {
 /**
  * What to put before the QEMU binary.
  *
- * `argv`: a command and its options, ending so that the program follows; empty where there is nothing to put. `user`,
- * `uid`, `gid`: whom QEMU then runs as, `null` when it runs as the caller. `parentDeath`: the kernel kills QEMU when the
- * thread that started it ends, `kill -9` of this process included.
+ * `argv`: a command and its options, to which the program is appended; may be empty. `user`, `uid`, `gid`: the user that
+ * QEMU runs as, `null` when it runs as the caller. `parentDeath`: the kernel kills QEMU when the thread that started it
+ * ends, also by `kill -9` of this process.
  *
  * @since 0.1.0
  * @category models
@@ -51,7 +51,7 @@ export interface Launcher {
 
 /**
  * One row of a report. `ok`: as it should be. `warning`: works, but slower or with less isolation than it could.
- * `failed`: VMs cannot run until it is mended. `fix`: what to do, a command where there is one; `null` when there is
+ * `failed`: VMs cannot run until it is fixed. `fix`: what to do, a command where there is one; `null` when there is
  * nothing to do.
  *
  * @since 0.1.0
@@ -90,7 +90,7 @@ export const Report = Schema.Struct({
 export type Report = typeof Report.Type
 
 /**
- * The report with further checks at its end; `ok` is decided anew.
+ * The report with further checks at its end; `ok` is decided again.
  *
  * @since 0.1.0
  * @category combinators

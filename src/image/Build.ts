@@ -1,9 +1,9 @@
 /**
- * Making an image on this host: Debian's packages, Node, the kernel, the agent and the interpreters become four files.
+ * Builds an image on this host, four files out of Debian's packages, Node, the kernel, the agent and the interpreters.
  *
- * Two layers, because developers change one of them all day: the *base* (everything that is fetched) is kept in the cache
+ * There are two layers, because developers change one of them often: the *base* (everything that is fetched) is cached
  * under its own key; the agent and the interpreters are added to it in seconds. `images/build.sh` does what needs Debian's
- * tools and file ownership, the rest is here.
+ * tools and file ownership, this file does the rest.
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
@@ -24,7 +24,7 @@ import { imagesDirectory, inputFiles, type Pin, type Recipe } from "./Recipe.ts"
 import { io, type IoFailed } from "../internal/io.ts"
 import { report } from "../internal/Progress.ts"
 
-/** The disk that takes what a session writes: its virtual size in bytes; the file itself is below 2 MB. */
+/** The virtual size, in bytes, of the disk that sessions write to; the file itself is below 2 MB. */
 const scratchBytes = 8 * 1024 ** 3
 
 /** Loaded at boot, before the root is mounted. */
@@ -38,7 +38,7 @@ const bootModules = [
   "ext4",
   "overlay"
 ]
-/** Loaded when a session may use the network. */
+/** Loaded when a session gets a network. */
 const laterModules = ["dummy", "tun", "nf_tables", "nf_nat", "nf_conntrack", "nft_chain_nat", "nft_redir"]
 
 const languages = ["python", "javascript", "typescript", "bash"]
@@ -49,7 +49,7 @@ const scratchUuid = "7a9f1c52-6e0b-4d57-9a53-0b5c2e1f7d02"
 
 const debianArch: Arch = process.arch === "arm64" ? "arm64" : "amd64"
 
-/** The build met something that it cannot work with. */
+/** The build found something that it cannot use. */
 export class BuildFailed extends Schema.TaggedError<BuildFailed>()("BuildFailed", { problem: Schema.String }) {
   override get message(): string {
     return this.problem
@@ -79,7 +79,7 @@ export const checkTools = (arch: Arch): Effect.Effect<void, SandboxError> =>
     return Effect.fail(fail(new HostUnsupported({ requirement, found, needed: "these programs", fix })))
   })
 
-/** Runs `images/build.sh`, as root in its own eyes: files in the image belong to whom they should. */
+/** Runs `images/build.sh` as root or under fakeroot, so that files in the image have the right owners. */
 const script = (
   args: ReadonlyArray<string>,
   env: Readonly<Record<string, string>> = {}
@@ -94,7 +94,7 @@ const script = (
   )
 }
 
-/** Fetches a pinned npm package with the host's npm (its configuration names the registry) and unpacks it. */
+/** Fetches a pinned npm package with the host's npm, and so from its configured registry, and unpacks it. */
 const fetchPackage = (pin: Pin, directory: string): Effect.Effect<string, StepFailed> =>
   Effect.gen(function* () {
     yield* io(() => mkdir(directory, { recursive: true }))
@@ -141,7 +141,7 @@ const findModules = async (directory: string): Promise<Map<string, string>> => {
 
 const list = (modules: ReadonlyArray<string>): string => modules.map((name) => `${name}.ko\n`).join("")
 
-/** Takes the kernel and the modules that matter out of its package. Answers the kernel's version. */
+/** Unpacks the kernel and the needed modules from its package. Returns the kernel's version. */
 const unpackLinux = (arch: Arch, work: string, out: string): Effect.Effect<string, StepFailed> =>
   Effect.gen(function* () {
     const unpacked = join(work, "linux")
@@ -158,7 +158,7 @@ const unpackLinux = (arch: Arch, work: string, out: string): Effect.Effect<strin
 
     const modules = yield* io(() => findModules(join(unpacked, "usr", "lib", "modules")))
     const contents = new Map<string, Buffer>()
-    // Dependencies are inside the modules, so each round reads what the last one asked for.
+    // Modules contain their dependencies, so each round reads the modules that the last one found missing.
     let missing: Array<string>
     do {
       missing = []
@@ -193,7 +193,7 @@ const unpackLinux = (arch: Arch, work: string, out: string): Effect.Effect<strin
     return kernel.slice("vmlinuz-".length)
   })
 
-/** `base.json`: written last, so a base that has it is whole; the hashes show later damage. */
+/** `base.json`: written last, so a base that has it is complete; the hashes show later damage. */
 const Base = Schema.fromJsonString(
   Schema.Struct({
     kernelVersion: Schema.String,
@@ -201,7 +201,7 @@ const Base = Schema.fromJsonString(
   })
 )
 
-/** The kernel's version, when the base is there and as it was made. */
+/** The kernel's version; fails unless the base exists and is intact. */
 const checkBase = (directory: string): Effect.Effect<string, BuildFailed | IoFailed | Schema.SchemaError> =>
   Effect.gen(function* () {
     const text = yield* io(() => readFile(join(directory, "base.json"), "utf8"))
@@ -218,7 +218,7 @@ interface ReadyBase {
   readonly kernelVersion: string
 }
 
-/** Everything that is fetched, in `<cache>/bases/<arch>-<key>`; made when missing or damaged. */
+/** Everything that is fetched, in `<cache>/bases/<arch>-<key>`; built when it is missing or damaged. */
 const ensureBase = (
   recipe: Recipe,
   cache: string,
@@ -253,7 +253,7 @@ const ensureBase = (
     yield* io(async () => {
       await writeFile(join(out, "base.json"), text)
       await mkdir(join(cache, "bases"), { recursive: true })
-      // Only the newest base of an architecture is worth its 400 MB.
+      // A base takes 400 MB: only the newest of each architecture is kept.
       for (const name of await readdir(join(cache, "bases"))) {
         if (name.startsWith(`${recipe.arch}-`)) await rm(join(cache, "bases", name), { recursive: true, force: true })
       }
@@ -262,7 +262,7 @@ const ensureBase = (
     return { directory, kernelVersion }
   })
 
-/** The agent, as a static program. */
+/** Compiles the agent to a static program. */
 const buildAgent = (arch: Arch, work: string): Effect.Effect<string, CommandFailed> => {
   const path = join(work, "agent")
   return Effect.as(
@@ -274,7 +274,7 @@ const buildAgent = (arch: Arch, work: string): Effect.Effect<string, CommandFail
   )
 }
 
-/** A program without a C library, which is its own first instruction. */
+/** Compiler flags for a program without a C library or start-up code. */
 const freestanding = [
   "-static",
   "-nostdlib",
@@ -287,7 +287,7 @@ const freestanding = [
 ]
 
 /**
- * The interpreters' folder: scripts as they are, `native.c` as Node's addon, `launch.c` as a program of its own, any other C file as a
+ * The interpreters' folder: scripts as they are, `native.c` as Node's addon, `launch.c` as a program, any other C file as a
  * shared object.
  */
 const buildInterpreters = (recipe: Recipe, work: string): Effect.Effect<string, StepFailed> =>
@@ -323,7 +323,7 @@ const packInitrd = (agent: string, base: string, path: string): Effect.Effect<vo
   io(async () => {
     const modules = (await readdir(join(base, "modules"))).sort()
     const entries: Array<ArchiveEntry> = [
-      // A kernel without a console starts its first process with no descriptors, and Go then needs /dev/null to begin at all.
+      // A kernel without a console starts its first process without descriptors, and then Go cannot start without /dev/null.
       { path: "dev/console", mode: 0o600, content: Buffer.alloc(0), device: [5, 1] },
       { path: "dev/null", mode: 0o666, content: Buffer.alloc(0), device: [1, 3] },
       { path: "init", mode: 0o755, content: await readFile(agent) }
@@ -343,16 +343,16 @@ const readPackages = async (base: string): Promise<Manifest["packages"]> =>
       return { name, version, sha256 }
     })
 
-/** What a build may use of what is there. */
+/** The inputs of a build. */
 export interface BuildOptions {
   readonly recipe: Recipe
   /** The cache directory; bases are kept there. */
   readonly cache: string
-  /** An empty directory on the same file system, ours alone. */
+  /** An empty directory on the same file system, which nothing else uses. */
   readonly work: string
   /** Fetch everything again, with the newest packages of the suite. */
   readonly fresh: boolean
-  /** The directory of an intact image with the same root file system, to link it from. */
+  /** The directory of an intact image with the same root file system, which is then linked. */
   readonly sameSystem: string | undefined
 }
 

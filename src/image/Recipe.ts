@@ -1,5 +1,5 @@
 /**
- * What an image is made from: the files under `images/`, and the keys that say when which part must be made again.
+ * The sources of an image: the files under `images/`, and keys that change when a part must be built again.
  */
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
@@ -42,7 +42,7 @@ export interface Pin {
 }
 
 /**
- * The recipe for one architecture. Keys are 32 hex digits: `base` covers what takes long (packages, Node, kernel), `system`
+ * The recipe for one architecture. Keys are 32 hex digits: `base` covers what is fetched (packages, Node, kernel), `system`
  * also the interpreters, `inputs` everything.
  */
 export interface Recipe {
@@ -88,7 +88,7 @@ const digestFolder = async (folder: string): Promise<string> => {
   return digest(files.flatMap((file, i) => [file, contents[i] ?? ""]))
 }
 
-/** Reads the recipe (a few ms). Fails when `images/` is not there or its pins are damaged. */
+/** Reads the recipe (a few ms). Fails when `images/` is missing or its pins are damaged. */
 export const readRecipe = (
   arch: Arch,
   images: string = imagesDirectory
