@@ -1,5 +1,5 @@
-// From a fresh checkout to a working one: system packages, npm packages, the guest's image. Every step looks first and does
-// nothing when nothing is to do, so it can run before anything else, each time. It needs Node 20 or newer and no npm package:
+// Sets up a fresh checkout: system packages, npm packages, the guest's image. Every step does nothing when there is nothing to
+// do, so this can run each time before anything else. It needs Node 20 or newer and no npm package:
 // it installs the Node that the project itself runs on.
 //
 //   node images/setup.mjs                     set up
@@ -15,7 +15,7 @@ import { hasProgram, missingTools } from "./tools.mjs"
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
 const isRoot = process.geteuid?.() === 0
 const searchPath = [process.env.PATH ?? "", "/usr/local/sbin", "/usr/sbin", "/sbin"].join(delimiter)
-/** The Node that this checkout brings along; npm may well have started us with another. */
+/** The project's own Node; npm may have started this program with another. */
 const node = join(root, "node_modules", ".bin", "node")
 
 /** How long each step took, in ms. */
@@ -37,12 +37,12 @@ const give = (line, code = 1) => {
 
 const directories = searchPath.split(delimiter)
 
-/** Ctrl-C reaches the child too: it tidies up, and we end when it has. */
+/** Ctrl-C reaches the child too: it cleans up, and we end after it. */
 const stay = () => {}
 
 /**
- * Runs a program. `stdout`: "show", "keep" (answered, and shown by nobody), or a function that hears each line. What it says on
- * stderr is shown. Answers { code, output }; a signal counts as 128.
+ * Runs a program. `stdout`: "show", "keep" (only returned), or a function that is called with each line; `stderr`: "show" or
+ * "keep". Returns { code, output }; a signal counts as 128.
  */
 const run = (command, args, { cwd = root, env = {}, stdout = "show", stderr = "show" } = {}) =>
   new Promise((resolve) => {
@@ -92,7 +92,7 @@ const missingPackages = () => {
   return [...(hasProgram(qemu[0], directories) ? [] : [qemu[1]]), ...tools.map((it) => it.package)]
 }
 
-/** apt-get, without questions; waits for whoever else uses it (five minutes at most). */
+/** Runs apt-get without questions; waits at most five minutes for another program that uses it. */
 const apt = async (args) => {
   for (let tries = 30; ; tries--) {
     const result = await run(
@@ -117,11 +117,11 @@ const systemPackages = async () => {
   const names = missing.join(" ")
   if (process.platform !== "linux") give("An image is built on Linux; see the README for how to pull one.")
   if (!hasProgram("apt-get", directories))
-    give(`Install what these Debian packages hold, then run this again: ${names}`)
+    give(`Install what these Debian packages contain, then run this again: ${names}`)
   const line = `apt-get update && ${isRoot ? "" : "sudo "}apt-get install -y --no-install-recommends ${names}`
   if (!isRoot) give(`System packages are missing. Run this, then run the same command again:\n  sudo ${line}`)
   say(`Installing system packages: ${names}`)
-  // An installation that was cut off blocks every other until it is completed.
+  // An interrupted installation blocks every other one until it is completed.
   if (existsSync("/var/lib/dpkg/updates") && readdirSync("/var/lib/dpkg/updates").length > 0)
     await run("dpkg", ["--configure", "-a"], { stdout: "keep", stderr: "keep" })
   const update = await apt(["update"])
@@ -134,7 +134,7 @@ const systemPackages = async () => {
 
 // ---- npm packages ------------------------------------------------------------------------------------------------------
 
-/** Written after `npm ci` has succeeded, so that a cut-off one is done again. Holds the hash of the lock file it was for. */
+/** Written after `npm ci` has succeeded, so that an interrupted one runs again. Contains the hash of its lock file. */
 const marker = join(root, "node_modules", ".setup-done")
 
 const npmPackages = async () => {
@@ -145,7 +145,8 @@ const npmPackages = async () => {
   if (done) return
   say("Installing npm packages")
   await must("npm ci", "npm", ["ci", "--no-audit", "--no-fund", "--loglevel=error"])
-  if (!existsSync(node)) give("npm ci brought no Node: install scripts must be allowed (npm config get ignore-scripts)")
+  if (!existsSync(node))
+    give("npm ci did not install Node: install scripts must be allowed (npm config get ignore-scripts)")
   writeFileSync(marker, wanted)
 }
 

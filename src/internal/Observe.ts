@@ -5,10 +5,10 @@ import * as Metric from "effect/Metric"
 import * as Option from "effect/Option"
 import * as Tracer from "effect/Tracer"
 
-/** The current span, for what may go on when it has ended. */
+/** The current span, for work that may outlive it. */
 export const currentSpan: Effect.Effect<Option.Option<Tracer.AnySpan>> = Effect.serviceOption(Tracer.ParentSpan)
 
-/** Attributes of the current span, without their prefix. Nothing happens without a span. */
+/** Adds attributes, given without their prefix, to the current span, if there is one. */
 export const annotate = (attributes: Readonly<Record<string, unknown>>): Effect.Effect<void> =>
   Effect.map(currentSpan, (current) => {
     if (Option.isNone(current) || current.value._tag !== "Span" || current.value.status._tag !== "Started") return
@@ -28,7 +28,7 @@ export const timed =
       return value
     })
 
-/** Counts an effect while it runs. */
+/** Counts an effect in a gauge while it runs. */
 export const during =
   (gauge: Metric.Gauge<number>) =>
   <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
@@ -38,14 +38,14 @@ export const during =
       () => Metric.modify(gauge, -1)
     )
 
-/** The nearest span that is still open, the given one or one that it is part of. */
+/** The nearest open span: the given one or one of its parents. */
 const open = (given: Option.Option<Tracer.AnySpan>): Tracer.AnySpan | undefined => {
   let span = Option.getOrUndefined(given)
   while (span?._tag === "Span" && span.status._tag === "Ended") span = Option.getOrUndefined(span.parent)
   return span
 }
 
-/** A span for the end of what was begun in another: part of what is still open of that one, else of where it ends. */
+/** A span for the end of work that began in the span `begun`. Its parent is the nearest open one of that, else of the current span. */
 export const lateSpan =
   (name: string, begun: Option.Option<Tracer.AnySpan>, attributes: Readonly<Record<string, unknown>>) =>
   <A, E>(effect: Effect.Effect<A, E>): Effect.Effect<A, E> =>

@@ -5,7 +5,7 @@ import { annotate } from "../internal/Observe.ts"
 import type { Receipt } from "../Receipt.ts"
 import * as Telemetry from "../Telemetry.ts"
 
-/** What a receipt says, on the execution's span and in the metrics. */
+/** Adds a receipt to the execution's span and to the metrics. */
 export const receipt = (it: Receipt): Effect.Effect<void> => {
   const language = it.language ?? "command"
   const { executeMs, queueMs } = it.timing
@@ -29,7 +29,7 @@ export const receipt = (it: Receipt): Effect.Effect<void> => {
 /** Why a VM has ended; see `Telemetry.vmDeaths`. */
 export type DeathCause = "destroyed" | "violation" | "silent" | "start-failed" | "parked" | "killed" | "exited"
 
-/** Counts one VM while it lives, and its death. For callbacks: each may be called once. */
+/** Counts one VM while it lives, and its death. Call each function once. */
 export const life: Effect.Effect<{ readonly began: () => void; readonly ended: (cause: DeathCause) => void }> =
   Effect.map(Effect.context<never>(), (context) => {
     const live = (change: 1 | -1): void => Telemetry.vmsLive.modifyUnsafe(change, context)

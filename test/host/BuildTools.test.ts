@@ -26,7 +26,7 @@ const bySetup = (present: ReadonlyArray<string>, hidden: ReadonlyArray<string>, 
     encoding: "utf8"
   })
   assert.strictEqual(ended.status, 1, ended.stderr)
-  return packagesIn(ended.stderr, /^Install what these Debian packages hold, then run this again: (.*)$/m)
+  return packagesIn(ended.stderr, /^Install what these Debian packages contain, then run this again: (.*)$/m)
 }
 
 /** The packages that the build asks for. */

@@ -178,7 +178,7 @@ describe("package installers", () => {
       assert.strictEqual(withheld._tag, "SandboxError")
       assert.include(
         withheld.message,
-        "there is no six==1.17.0 for everybody; this host's credentials for pip.example:443"
+        "six==1.17.0 is not publicly available; this host's credentials for pip.example:443"
       )
       const refused = yield* Effect.flip(installing(machine([trouble, trouble, trouble]).vm, ["pip.example:443"]))
       assert.include(
