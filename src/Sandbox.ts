@@ -126,7 +126,7 @@ interface Setup {
   readonly network: NetworkPolicy
   readonly secrets?: Secrets
   /** Those of the session that it was forked from, whose policy may have changed since they were given. */
-  readonly inherited?: Egress.Keeping | undefined
+  readonly inherited?: Egress.SessionSecrets | undefined
   readonly idleMs?: number
   readonly parkAfterMs?: number
 }
@@ -146,13 +146,13 @@ interface ForkFrom {
     n: number,
     options: SessionOptions,
     parents: Required<Limits>,
-    inherited: Egress.Keeping | undefined
+    inherited: Egress.SessionSecrets | undefined
   ): ReturnType<Session.Session["fork"]>
 }
 
 const prepare = Effect.fnUntraced(function* (setup: Setup) {
   const { env, inherited, network, secrets = {} } = setup
-  const way = yield* Egress.make(network, inherited ?? (yield* Egress.keep(secrets)))
+  const way = yield* Egress.make(network, inherited ?? (yield* Egress.bindSecrets(secrets)))
   if (inherited === undefined) yield* SessionSecrets.check(secrets, env, way)
   return { ...setup, way } satisfies Prepared
 })
@@ -258,7 +258,7 @@ export class Sandbox extends Context.Service<
                 n,
                 { env, network: way.policy(), ...timesOf(prepared), ...options },
                 limits,
-                options?.secrets === undefined ? way.keeping : undefined
+                options?.secrets === undefined ? way.sessionSecrets : undefined
               )
           },
           way,
@@ -300,7 +300,7 @@ export class Sandbox extends Context.Service<
         given: number,
         options: SessionOptions,
         parents: Required<Limits>,
-        inherited: Egress.Keeping | undefined
+        inherited: Egress.SessionSecrets | undefined
       ): Effect.fn.Return<ReadonlyArray<Result.Result<Session.Session, SandboxError>>, SandboxError, Scope.Scope> {
         const n = yield* decodeForks(given)
         const home = yield* Effect.scope

@@ -47,17 +47,17 @@ export interface Egress {
   readonly explain: (target: Target) => Effect.Effect<Explanation>
   /** The guest's environment variables for the session's secrets: names and placeholders. */
   readonly placeholders: Readonly<Record<string, string>>
-  readonly keeping: Keeping
+  readonly sessionSecrets: SessionSecrets
 }
 
-/** The secrets of a session, and of its forks, in whose memory are its placeholders and the trust in its authority. */
-export interface Keeping {
+/** The secrets of a session and its forks. Their guests remember the placeholders and trust the authority. */
+export interface SessionSecrets {
   readonly secrets: ReadonlyArray<Placeholders.Bound>
   readonly authority: SessionAuthority.SessionAuthority | undefined
 }
 
-/** Keeps secrets for a session. */
-export const keep = (given: Secrets): Effect.Effect<Keeping> =>
+/** Gives the secrets of a session placeholders and, if there are any, an authority. */
+export const bindSecrets = (given: Secrets): Effect.Effect<SessionSecrets> =>
   Effect.map(Clock.Clock, (clock) => {
     const secrets = Placeholders.bind(given)
     const authority = secrets.length === 0 ? undefined : SessionAuthority.make(() => clock.currentTimeMillisUnsafe())
@@ -65,7 +65,7 @@ export const keep = (given: Secrets): Effect.Effect<Keeping> =>
   })
 
 const nowhere: Registries = { indexes: [], env: {}, trusted: { env: {}, credentials: [] }, withheld: [] }
-const nothingKept: Keeping = { secrets: [], authority: undefined }
+const noSecrets: SessionSecrets = { secrets: [], authority: undefined }
 
 /** A guest's network settings: certificate authorities (PEM) and environment variables for its programs. */
 export interface Grant {
@@ -128,12 +128,12 @@ const serverName =
 /** Makes the egress of one session; closing the scope cuts off every connection. */
 export const make = Effect.fnUntraced(function* (
   first: NetworkPolicy,
-  keeping: Keeping = nothingKept
+  sessionSecrets: SessionSecrets = noSecrets
 ): Effect.fn.Return<Egress, never, Scope.Scope> {
   const dial = yield* Dialler
   const route = routes(yield* ProxyEnvironment)
   const clock = yield* Clock.Clock
-  const { authority, secrets } = keeping
+  const { authority, secrets } = sessionSecrets
   const resolve = bounded(yield* Resolver, () => clock.currentTimeMillisUnsafe())
   const fork = yield* FiberSet.makeRuntime<never, void, never>()
   const find = yield* Finder
@@ -384,7 +384,7 @@ export const make = Effect.fnUntraced(function* (
       if (compiled.policy._tag !== "Packages" || decision.rule !== "not-granted") return Effect.succeed(decision)
       return Effect.map(learn, () => judge(compiled, target))
     },
-    keeping,
+    sessionSecrets,
     placeholders: Object.fromEntries(secrets.map(({ name, placeholder }) => [name, placeholder]))
   }
 })

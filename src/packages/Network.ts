@@ -48,7 +48,7 @@ export const during = <A, E>(
       return [`REGISTRY_${n}`, { value: Redacted.make(value), hosts: [host], header: "authorization" }] as const
     })
     const egress = yield* Effect.provideService(
-      Egress.make(policy, yield* Egress.keep(Object.fromEntries(secrets))),
+      Egress.make(policy, yield* Egress.bindSecrets(Object.fromEntries(secrets))),
       Finder,
       () => registries
     )
