@@ -145,7 +145,7 @@ export const make = Effect.fnUntraced(function* (
   let learn: Effect.Effect<void> = Effect.void
   const registriesOf = (policy: NetworkPolicy): Registries =>
     policy._tag === "Packages" ? find(policy.ecosystems) : nowhere
-  const hold = (policy: NetworkPolicy): void => {
+  const apply = (policy: NetworkPolicy): void => {
     const registries = registriesOf(policy)
     const indexes = registries.indexes.map(({ url }) => hostPort(url))
     const mine = compile(policy, indexes)
@@ -159,7 +159,7 @@ export const make = Effect.fnUntraced(function* (
     )
   }
   compiled = compile(first)
-  hold(first)
+  apply(first)
   /** Counts changes of the policy. */
   let policies = 0
   const questions = Questions.make(fork)
@@ -365,7 +365,7 @@ export const make = Effect.fnUntraced(function* (
     },
     update: (policy) =>
       Effect.sync(() => {
-        hold(policy)
+        apply(policy)
         policies++
         questions.forget()
         for (const it of live) {
