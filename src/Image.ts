@@ -21,7 +21,7 @@ import { cacheDirectory } from "./host/CacheDirectory.ts"
 import { type CommandFailed, run } from "./internal/Command.ts"
 import { download, type DownloadFailed } from "./image/Download.ts"
 import { hashFile } from "./internal/hashFile.ts"
-import { BuildFailed, buildImage } from "./image/Build.ts"
+import { BuildFailed, buildImage, checkTools } from "./image/Build.ts"
 import { fileNames, Manifest } from "./image/Manifest.ts"
 import { readRecipe } from "./image/Recipe.ts"
 import * as Store from "./image/Store.ts"
@@ -157,14 +157,19 @@ const make = (cache: string): Effect.Effect<Image["Service"]> =>
         return image
       })
 
-    const build = (arch: Arch, fresh: boolean) =>
-      store.exclusively(`build-${arch}`, (work) => buildIn(work, arch, fresh))
+    /** One build at a time. Where `flock` is missing, the error is the list of missing tools. */
+    const exclusively = <A, E>(arch: Arch, work: (directory: string) => Effect.Effect<A, E>) =>
+      Effect.catchTag(store.exclusively(`build-${arch}`, work), "LockFailed", (failure) =>
+        Effect.andThen(checkTools(arch), Effect.fail(failure))
+      )
+
+    const build = (arch: Arch, fresh: boolean) => exclusively(arch, (work) => buildIn(work, arch, fresh))
 
     const ensure = (arch: Arch): Effect.Effect<Stored, Failure> =>
       Effect.gen(function* () {
         const present = yield* find(arch)
         if (Option.isSome(present)) return present.value
-        return yield* store.exclusively(`build-${arch}`, (work) =>
+        return yield* exclusively(arch, (work) =>
           Effect.gen(function* () {
             // The process that had the lock before may have built it.
             const made = yield* find(arch)

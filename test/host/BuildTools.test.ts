@@ -2,9 +2,13 @@
 import { afterEach, assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { spawnSync } from "node:child_process"
+import { mkdtempSync, rmSync } from "node:fs"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
 import { fileURLToPath } from "node:url"
 import { missingTools, neededTools } from "../../images/tools.mjs"
 import { imageToolsRow } from "../../src/host/Doctor.ts"
+import { Image } from "../../src/Image.ts"
 import { checkTools } from "../../src/image/Build.ts"
 import { pretend, restore } from "../support/installed.mjs"
 
@@ -82,6 +86,24 @@ describe.runIf(process.platform === "linux")("the tools that build an image", ()
       })
     )
   }
+
+  it.live("are named by a build that cannot even take its lock, for want of flock", () =>
+    Effect.gen(function* () {
+      const cache = mkdtempSync(join(tmpdir(), "tools-"))
+      const path = process.env["PATH"]
+      process.env["PATH"] = "/nonexistent"
+      yield* Effect.addFinalizer(() =>
+        Effect.sync(() => {
+          process.env["PATH"] = path
+          rmSync(cache, { recursive: true })
+        })
+      )
+      const build = Effect.flatMap(Image, (images) => images.build({ arch: host }))
+      const { reason } = yield* Effect.flip(Effect.provide(build, Image.layerAt(cache)))
+      assert.strictEqual(reason._tag, "HostUnsupported")
+      assert.include(reason.message, "flock")
+    })
+  )
 
   it("are programs in absolute directories, and files", () => {
     const build = { arch: host, host, root: true } as const
