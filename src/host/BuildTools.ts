@@ -1,11 +1,14 @@
 /** Which tools this host lacks to build an image, by the table in `images/tools.mjs`. */
+import { isAbsolute } from "node:path"
 import { missingTools, neededTools } from "../../images/tools.mjs"
 import type { Architecture } from "./Model.ts"
 
 const isRoot = (): boolean => process.geteuid?.() === 0
 
-/** A tool's name in messages: the first program or file that would do. */
-const nameOf = ({ brings }: { readonly brings: ReadonlyArray<string> }): string => brings[0] ?? ""
+type Tool = ReturnType<typeof neededTools>[number]
+
+/** A tool's name in messages: the program, or the package of a file. */
+const nameOf = (tool: Tool): string => tool.brings.find((it) => !isAbsolute(it)) ?? tool.package
 
 /** All tools that building an image for `arch` needs on this host. */
 export const buildTools = (arch: Architecture, host: Architecture): ReadonlyArray<string> =>
