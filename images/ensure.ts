@@ -1,5 +1,5 @@
 /**
- * Makes sure that the image of this checkout exists; says what it does, line by line, only when there is something to do.
+ * Makes sure that the image of this checkout exists; prints its steps only when there is something to do.
  *
  *   node images/ensure.ts [amd64|arm64]
  */
@@ -30,7 +30,7 @@ const main = Effect.gen(function* () {
   return 1
 }).pipe(Effect.provide(Image.layer))
 
-// Interrupted, a build ends its own child processes and clears up before we go.
+// An interrupted build ends its child processes and cleans up before this process exits.
 const fiber = Effect.runFork(main)
 for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) process.once(signal, () => fiber.interruptUnsafe())
 fiber.addObserver((exit) => process.exit(exit._tag === "Success" ? exit.value : 130))

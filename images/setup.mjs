@@ -1,20 +1,21 @@
-// From a fresh checkout to a working one: system packages, npm packages, the guest's image. Every step looks first and does
-// nothing when nothing is to do, so it can run before anything else, each time. Only Node's own modules, Node 20 or newer:
-// this is what brings the Node that the project itself runs on.
+// Sets up a fresh checkout: system packages, npm packages, the guest's image. Every step does nothing when there is nothing to
+// do, so this can run each time before anything else. It needs Node 20 or newer and no npm package:
+// it installs the Node that the project itself runs on.
 //
 //   node images/setup.mjs                     set up
 //   node images/setup.mjs --then quickstart   … and run a piece of Python in a VM
 //   node images/setup.mjs --then test [ARGS]  … and run all tests (ARGS go to vitest, and then it runs alone)
 import { spawn } from "node:child_process"
 import { createHash } from "node:crypto"
-import { accessSync, constants, existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs"
+import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs"
 import { delimiter, dirname, join } from "node:path"
 import { fileURLToPath } from "node:url"
+import { hasProgram, missingTools } from "./tools.mjs"
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
-const isRoot = process.getuid?.() === 0
+const isRoot = process.geteuid?.() === 0
 const searchPath = [process.env.PATH ?? "", "/usr/local/sbin", "/usr/sbin", "/sbin"].join(delimiter)
-/** The Node that this checkout brings along; npm may well have started us with another. */
+/** The project's own Node; npm may have started this program with another. */
 const node = join(root, "node_modules", ".bin", "node")
 
 /** How long each step took, in ms. */
@@ -34,22 +35,14 @@ const give = (line, code = 1) => {
   process.exit(code)
 }
 
-const has = (program) =>
-  searchPath.split(delimiter).some((directory) => {
-    try {
-      accessSync(join(directory, program), constants.X_OK)
-      return directory !== ""
-    } catch {
-      return false
-    }
-  })
+const directories = searchPath.split(delimiter)
 
-/** Ctrl-C reaches the child too: it tidies up, and we end when it has. */
+/** Ctrl-C reaches the child too: it cleans up, and we end after it. */
 const stay = () => {}
 
 /**
- * Runs a program. `stdout`: "show", "keep" (answered, and shown by nobody), or a function that hears each line. What it says on
- * stderr is shown. Answers { code, output }; a signal counts as 128.
+ * Runs a program. `stdout`: "show", "keep" (only returned), or a function that is called with each line; `stderr`: "show" or
+ * "keep". Returns { code, output }; a signal counts as 128.
  */
 const run = (command, args, { cwd = root, env = {}, stdout = "show", stderr = "show" } = {}) =>
   new Promise((resolve) => {
@@ -88,26 +81,18 @@ const must = async (what, command, args, options) => {
 
 // ---- system packages ---------------------------------------------------------------------------------------------------
 
-/** What must be there, and the Debian packages that bring it. */
-const requirements = [
-  process.arch === "arm64" ? ["qemu-system-aarch64", "qemu-system-arm"] : ["qemu-system-x86_64", "qemu-system-x86"],
-  ["qemu-img", "qemu-utils"],
-  ["mmdebstrap", "mmdebstrap"],
-  ["/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring"],
-  ["mkfs.erofs", "erofs-utils"],
-  ["mkfs.ext4", "e2fsprogs"],
-  ["xz", "xz-utils"],
-  ["flock", "util-linux"],
-  ["gcc", "gcc"],
-  ["/usr/include/stdlib.h", "libc6-dev"],
-  ["go", "golang-go"],
-  ...(isRoot ? [] : [["fakeroot", "fakeroot"]])
+const arch = process.arch === "arm64" ? "arm64" : "amd64"
+const qemu = { amd64: ["qemu-system-x86_64", "qemu-system-x86"], arm64: ["qemu-system-aarch64", "qemu-system-arm"] }[
+  arch
 ]
 
-const missingPackages = () =>
-  requirements.filter(([what]) => !(what.startsWith("/") ? existsSync(what) : has(what))).map(([, name]) => name)
+/** Debian's packages that are missing to build an image and to run it. */
+const missingPackages = () => {
+  const tools = missingTools({ arch, host: arch, root: isRoot, directories })
+  return [...(hasProgram(qemu[0], directories) ? [] : [qemu[1]]), ...tools.map((it) => it.package)]
+}
 
-/** apt-get, without questions; waits for whoever else uses it (five minutes at most). */
+/** Runs apt-get without questions; waits at most five minutes for another program that uses it. */
 const apt = async (args) => {
   for (let tries = 30; ; tries--) {
     const result = await run(
@@ -130,15 +115,13 @@ const systemPackages = async () => {
   const missing = missingPackages()
   if (missing.length === 0) return
   const names = missing.join(" ")
-  if (process.platform !== "linux")
-    give(
-      `These are missing: ${requirements.map(([what]) => what).join(", ")}. An image is built on Linux; see the README for how to pull one.`
-    )
-  if (!has("apt-get")) give(`Install what these Debian packages hold, then run this again: ${names}`)
+  if (process.platform !== "linux") give("An image is built on Linux; see the README for how to pull one.")
+  if (!hasProgram("apt-get", directories))
+    give(`Install what these Debian packages contain, then run this again: ${names}`)
   const line = `apt-get update && ${isRoot ? "" : "sudo "}apt-get install -y --no-install-recommends ${names}`
   if (!isRoot) give(`System packages are missing. Run this, then run the same command again:\n  sudo ${line}`)
   say(`Installing system packages: ${names}`)
-  // An installation that was cut off blocks every other until it is completed.
+  // An interrupted installation blocks every other one until it is completed.
   if (existsSync("/var/lib/dpkg/updates") && readdirSync("/var/lib/dpkg/updates").length > 0)
     await run("dpkg", ["--configure", "-a"], { stdout: "keep", stderr: "keep" })
   const update = await apt(["update"])
@@ -151,7 +134,7 @@ const systemPackages = async () => {
 
 // ---- npm packages ------------------------------------------------------------------------------------------------------
 
-/** Written after `npm ci` has succeeded, so that a cut-off one is done again. Holds the hash of the lock file it was for. */
+/** Written after `npm ci` has succeeded, so that an interrupted one runs again. Contains the hash of its lock file. */
 const marker = join(root, "node_modules", ".setup-done")
 
 const npmPackages = async () => {
@@ -162,7 +145,8 @@ const npmPackages = async () => {
   if (done) return
   say("Installing npm packages")
   await must("npm ci", "npm", ["ci", "--no-audit", "--no-fund", "--loglevel=error"])
-  if (!existsSync(node)) give("npm ci brought no Node: install scripts must be allowed (npm config get ignore-scripts)")
+  if (!existsSync(node))
+    give("npm ci did not install Node: install scripts must be allowed (npm config get ignore-scripts)")
   writeFileSync(marker, wanted)
 }
 

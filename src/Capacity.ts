@@ -1,10 +1,10 @@
 /**
  * Capacity: the admission of VMs against the host's memory and CPU.
  *
- * Every VM reserves before it starts, and gives back when its death is confirmed. Memory is accounted by what is *really
- * free* at the moment of admission, less what VMs of this process have been promised and not touched yet; so several
- * processes on one host, which know nothing of each other, do not overcommit it together. Whoever does not fit waits in
- * line, for a bounded time.
+ * Every VM reserves capacity before it starts, and returns it when its death is confirmed. Admission looks at the memory that
+ * is *really free* at the time, less what VMs of this process have been promised and not touched yet; so several processes on
+ * one host, which know nothing of each other, do not overcommit it together. A request that does not fit waits in line, for a
+ * bounded time.
  *
  * @since 0.1.0
  */
@@ -23,12 +23,12 @@ import { CapacityExceeded, fail, type SandboxError } from "./SandboxError.ts"
 import * as Telemetry from "./Telemetry.ts"
 
 /**
- * How much is promised of what there is.
+ * How much of the host's capacity is promised to VMs.
  *
  * - `memoryOvercommit`: a VM is charged its memory divided by this. Default 4: a VM of 768 MiB is charged 192 MiB. Measured
  *   under TCG, its QEMU holds 22 to 42 MiB of its own after a restore and 95 to 105 MiB when every interpreter has run
- *   (most of it the emulator's translations); the rest is for what tasks touch, and is counted as soon as they do. 1
- *   promises nothing twice.
+ *   (most of it the emulator's translations); the rest is for memory that tasks touch, and is counted as soon as they do. 1
+ *   means no overcommitment.
  * - `cpuOvercommit`: VM slots per core, default 8: a task has at least an eighth of a core when all of them are busy. Most
  *   sessions are idle most of the time.
  * - `keepFreeMiB`: memory of the host that is never promised, default 256 MiB.
@@ -48,7 +48,7 @@ export interface CapacityOptions {
 }
 
 /**
- * The values in force where `Settings` says nothing else.
+ * The defaults of `Settings`.
  *
  * @since 0.1.0
  * @category constants
@@ -82,16 +82,17 @@ export interface Need {
   readonly cpus?: number
 }
 
-/** A place on the host, held until the scope it was made in has closed. */
+/** Capacity for one VM, reserved until the scope that it was made in has closed. */
 export interface Reservation {
-  /** Says which process uses it, so that memory it has touched is not counted twice. */
+  /** Sets the process that uses it, so that memory which that has touched is not counted twice. */
   readonly usedBy: (pid: number) => void
-  /** Gives it back now; nothing happens the second time. */
+  /** Returns it now; the second call does nothing. */
   readonly giveBack: Effect.Effect<void>
 }
 
 /**
- * What is held and who waits. Memory in MiB as charged; `spare` are the refills of pools, which wait behind all callers.
+ * What is reserved, and how many requests wait. Memory in MiB as charged; `spare` are the refills of pools, which wait behind
+ * all callers.
  *
  * @since 0.1.0
  * @category models
@@ -102,10 +103,10 @@ export interface CapacityStats {
   readonly spare: number
 }
 
-/** How often the one at the head looks whether the host has got room by itself. */
+/** How often the first request in line checks whether the host has room now. */
 const lookEvery = "250 millis"
 
-/** How the host is looked at; replaced in tests. */
+/** Reads the state of the host; replaced in tests. */
 export interface Probe {
   readonly host: () => HostResources
   readonly privateMemoryMiB: (pid: number) => number
@@ -123,28 +124,28 @@ export class Capacity extends Context.Service<
   Capacity,
   {
     /**
-     * A place for one VM, given back when the scope closes: open it before the VM's, and it is given back when the VM is
-     * dead. Waits in line, and fails with `CapacityExceeded` after the bounded wait, or at once when the host could never
-     * give it. With `spare` it waits behind all callers and without a bound.
+     * Reserves capacity for one VM until the scope closes; open that scope before the VM's, so that it closes when the VM is
+     * dead. Waits in line, and fails with `CapacityExceeded` after the bounded wait, or at once when the host can never
+     * provide it. With `spare` it waits behind all callers and without a bound.
      */
     readonly reserve: (
       need: Need,
       options?: { readonly spare?: boolean }
     ) => Effect.Effect<Reservation, SandboxError, Scope.Scope>
-    /** What is held and who waits. */
+    /** What is reserved, and how many requests wait. */
     readonly stats: Effect.Effect<CapacityStats>
-    /** Has `listener` called, as long as the scope is open, whenever a caller has to wait: who holds VMs idle may give one up. */
+    /** Calls `listener` whenever a caller has to wait, until the scope closes, so that an owner of idle VMs can end one. */
     readonly onWaiting: (listener: () => void) => Effect.Effect<void, never, Scope.Scope>
   }
 >()("exec-sandbox/Capacity") {
-  /** Over this host, with the options in `Settings`. */
+  /** For this host, with the options in `Settings`. */
   static readonly layer: Layer.Layer<Capacity> = Layer.effect(
     this,
     Effect.map(Settings, (settings) => make({ ...defaults, ...settings }, probe))
   )
 }
 
-/** Makes the service over a way to look at the host. */
+/** Makes the service from a function that reads the host's state. */
 export const make = (options: CapacityOptions, probe: Probe): Capacity["Service"] => {
   let state = Admission.empty
   let nextId = 1
@@ -154,7 +155,7 @@ export const make = (options: CapacityOptions, probe: Probe): Capacity["Service"
 
   const slots = (host: HostResources): number => Math.max(1, Math.floor(host.cores * options.cpuOvercommit))
 
-  /** Memory promised to VMs of ours that they have not made their own yet. */
+  /** Memory that is promised to VMs of this process and not touched yet. */
   const untouched = (): number => {
     let total = 0
     for (const [id, { memoryMiB }] of state.held) {
@@ -164,7 +165,7 @@ export const make = (options: CapacityOptions, probe: Probe): Capacity["Service"
     return total
   }
 
-  /** What may be promised now. Processes are looked at only when it matters. */
+  /** What may be promised now. Processes are read only when it matters. */
   const freeMemory = (host: HostResources, wanted: number): number => {
     if ((host.memoryPressure ?? 0) > options.maxMemoryPressure) return 0
     const free = host.freeMemoryMiB - options.keepFreeMiB
@@ -172,7 +173,7 @@ export const make = (options: CapacityOptions, probe: Probe): Capacity["Service"
     return atLeast >= wanted ? atLeast : Math.max(0, free - untouched())
   }
 
-  /** Admits whoever fits now. */
+  /** Admits all requests that fit now. */
   const advance = (): void => {
     if (Admission.head(state) === undefined) return
     const host = probe.host()
@@ -223,7 +224,7 @@ export const make = (options: CapacityOptions, probe: Probe): Capacity["Service"
     yield* Observe.annotate({ memory_mib: memoryMiB, spare })
     const started = yield* Clock.currentTimeMillis
     const turn = yield* Deferred.make<void>()
-    // Only the head can profit from looking again; the others are woken by whoever leaves.
+    // Only the first in line checks again; the others are woken when one ahead leaves.
     const look = Effect.sync(() => {
       if (Admission.head(state)?.id === id) advance()
     }).pipe(Effect.repeat(Schedule.spaced(lookEvery)), Effect.andThen(Effect.never))

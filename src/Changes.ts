@@ -9,7 +9,22 @@
  * @since 0.1.0
  */
 import * as Schema from "effect/Schema"
-import { FileType } from "./Files.ts"
+
+/**
+ * Kinds of files.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const FileType = Schema.Literals([
+  "file",
+  "directory",
+  "symlink",
+  "fifo",
+  "socket",
+  "character-device",
+  "block-device"
+])
 
 const Count = Schema.Int.check(Schema.isGreaterThanOrEqualTo(0))
 

@@ -11,23 +11,8 @@ import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import type * as Stream from "effect/Stream"
 import * as FileName from "./internal/FileName.ts"
+import { FileType } from "./Changes.ts"
 import type { SandboxError } from "./SandboxError.ts"
-
-/**
- * Kinds of files.
- *
- * @since 0.1.0
- * @category models
- */
-export const FileType = Schema.Literals([
-  "file",
-  "directory",
-  "symlink",
-  "fifo",
-  "socket",
-  "character-device",
-  "block-device"
-])
 
 /**
  * Why a file operation failed.

@@ -1,16 +1,15 @@
 /**
- * What this host can do: which QEMU there is, what it can run on, and how it is kept apart from us.
+ * What this host can do: which QEMU it has, which accelerator QEMU can use, and how QEMU is isolated from this process.
  *
- * Everything is found out by trying: an accelerator counts as working when this QEMU, launched the way a VM is launched,
- * came up on it. Results are kept in the cache directory per binary and host state, so that the question costs some
- * hundred milliseconds once and about ten afterwards. What is missing is reported with its reason, never silently.
+ * Everything is tried out: an accelerator works when QEMU, launched as it is for a VM, started on it. Results are stored in
+ * the cache directory per binary and host state, so a probe takes some hundred milliseconds once and about ten after that.
+ * What is missing is reported with its reason.
  *
  * @since 0.1.0
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import * as Schema from "effect/Schema"
 import * as Semaphore from "effect/Semaphore"
 import { delimiter } from "node:path"
 import { cacheDirectory, ensureCacheDirectory } from "./host/CacheDirectory.ts"
@@ -18,116 +17,19 @@ import { inspectHost, packageVersion } from "./host/Doctor.ts"
 import { variable } from "./internal/Environment.ts"
 import { probeLauncher } from "./host/LauncherProbe.ts"
 import { findQemu, probeQemu, qemuKey } from "./host/QemuProbe.ts"
+import { addChecks, type Architecture, Check, type Launcher, type Qemu, Report } from "./host/Model.ts"
 import { ensureRunDirectory, runDirectory } from "./host/RunDirectory.ts"
 import { tscKhz } from "./host/TimeStampCounter.ts"
 import type { SandboxError } from "./SandboxError.ts"
 
-/**
- * A CPU architecture, by Debian's names.
- *
- * @since 0.1.0
- * @category models
- */
-export type Architecture = "amd64" | "arm64"
+export { addChecks, type Architecture, Check, type Launcher, type Qemu, Report }
 
 /**
- * A QEMU binary that was launched successfully on this host.
- *
- * `path`: absolute, symbolic links resolved. `version`: for example `7.2.22`. `identity`: SHA-256 in hex over path, size,
- * modification time and version; another binary has another one. `accelerator`: the best one on which it came up for the
- * guest's architecture; `missedAccelerators`: the better ones this platform knows, and why each is not in use. `seccomp`:
- * it came up under `-sandbox` with everything denied that QEMU can deny; `false` means it runs without a syscall filter.
- *
- * @since 0.1.0
- * @category models
- */
-export interface Qemu {
-  readonly path: string
-  readonly version: string
-  /** Whether the version is `major.minor` or newer. */
-  readonly atLeast: (major: number, minor: number) => boolean
-  readonly identity: string
-  readonly accelerator: "kvm" | "hvf" | "tcg"
-  readonly missedAccelerators: ReadonlyArray<{ readonly name: string; readonly reason: string }>
-  readonly seccomp: boolean
-}
-
-/**
- * What to put before the QEMU binary.
- *
- * `argv`: a command and its options, ending so that the program follows; empty where there is nothing to put. `user`,
- * `uid`, `gid`: whom QEMU then runs as, `null` when it runs as the caller. `parentDeath`: the kernel kills QEMU when the
- * thread that started it ends, `kill -9` of this process included.
- *
- * @since 0.1.0
- * @category models
- */
-export interface Launcher {
-  readonly argv: ReadonlyArray<string>
-  readonly user: string | null
-  readonly uid: number | null
-  readonly gid: number | null
-  readonly parentDeath: boolean
-}
-
-/**
- * One row of a report. `ok`: as it should be. `warning`: works, but slower or with less isolation than it could.
- * `failed`: VMs cannot run until it is mended. `fix`: what to do, a command where there is one; `null` when there is
- * nothing to do.
- *
- * @since 0.1.0
- * @category models
- */
-export const Check = Schema.Struct({
-  name: Schema.String,
-  status: Schema.Literals(["ok", "warning", "failed"]),
-  detail: Schema.String,
-  fix: Schema.NullOr(Schema.String)
-})
-/**
- * @since 0.1.0
- * @category models
- */
-export type Check = typeof Check.Type
-
-/**
- * What `doctor` found. `ok`: no check failed. `version`: of exec-sandbox. `platform`: Node's name of the operating system.
- * `arch`: of this host.
- *
- * @since 0.1.0
- * @category models
- */
-export const Report = Schema.Struct({
-  ok: Schema.Boolean,
-  version: Schema.String,
-  platform: Schema.String,
-  arch: Schema.Literals(["amd64", "arm64"]),
-  checks: Schema.Array(Check)
-})
-/**
- * @since 0.1.0
- * @category models
- */
-export type Report = typeof Report.Type
-
-/**
- * The report with further checks at its end; `ok` is decided anew.
- *
- * @since 0.1.0
- * @category combinators
- */
-export const addChecks = (report: Report, checks: ReadonlyArray<Check>): Report => ({
-  ...report,
-  ok: report.ok && checks.every((check) => check.status !== "failed"),
-  checks: [...report.checks, ...checks]
-})
-
-/**
- * What this host can do. Building the layer never fails, so `doctor` answers on a broken host too; what is missing shows
+ * What this host can do. Building the layer never fails, so `doctor` works on a broken host too; what is missing is an error
  * when it is first needed.
  *
- * The layer reads, once: `EXEC_SANDBOX_QEMU` (path of a QEMU binary, used for the architecture its name tells, for the
- * host's when it tells none), `EXEC_SANDBOX_CACHE_DIR`, `EXEC_SANDBOX_RUN_DIR`, `XDG_CACHE_HOME`, `XDG_RUNTIME_DIR`,
+ * The layer reads, once: `EXEC_SANDBOX_QEMU` (path of a QEMU binary, used for the architecture in its name, else for the
+ * host's), `EXEC_SANDBOX_CACHE_DIR`, `EXEC_SANDBOX_RUN_DIR`, `XDG_CACHE_HOME`, `XDG_RUNTIME_DIR`,
  * `HOME`, `TMPDIR` and `PATH`.
  *
  * @since 0.1.0
@@ -138,28 +40,28 @@ export class Host extends Context.Service<
   {
     /** This host's architecture, and the default one of guests. */
     readonly arch: Architecture
-    /** Absolute. Holds images, templates and what was learnt about this host. Exists once `qemu` succeeded. */
+    /** Absolute. Holds images, templates and the results of probes. Exists once `qemu` succeeded. */
     readonly cacheDirectory: string
     /**
-     * Absolute. The base for the directories of single VMs: `/run/exec-sandbox` (0711) for root,
-     * `$XDG_RUNTIME_DIR/exec-sandbox` or `exec-sandbox-<uid>` in the temporary directory (0700) for others. Exists, and is
-     * ours alone to write to, once `qemu` succeeded.
+     * Absolute. Holds sockets and device states while a machine is being saved: `/run/exec-sandbox` (0711) for root,
+     * `$XDG_RUNTIME_DIR/exec-sandbox` or `exec-sandbox-<uid>` in the temporary directory (0700) for others. Once `qemu`
+     * succeeded, it exists and only we can write to it.
      */
     readonly runDirectory: string
     /** What to put before the QEMU binary. */
     readonly launcher: Launcher
     /**
-     * The QEMU for guests of this architecture, tried out at most once per binary and host state. Also creates the cache
+     * The QEMU for guests of this architecture, probed at most once per binary and host state. Also creates the cache
      * and run directories. Fails with `HostUnsupported` when QEMU is missing, older than 7.2 or does not start, and when
      * one of the directories cannot be used.
      */
     readonly qemu: (arch: Architecture) => Effect.Effect<Qemu, SandboxError>
     /**
      * The frequency of this host's time stamp counter in kHz, for the guest's `tsc_early_khz` under TCG; `null` where the
-     * kernel does not tell (arm64, macOS).
+     * kernel does not report it (arm64, macOS).
      */
     readonly tscKhz: Effect.Effect<number | null>
-    /** Tries QEMU out anew, whatever the cache says, and reports everything above. Never fails. */
+    /** Probes QEMU again, whatever the cache says, and reports everything above. Never fails. */
     readonly doctor: Effect.Effect<Report>
   }
 >()("exec-sandbox/Host") {

@@ -2,31 +2,33 @@
  * Images: what a guest boots from, and where this host keeps them.
  *
  * An image is four files for one CPU architecture (kernel, initramfs, root file system, empty scratch disk) and a manifest.
- * Its name is a hash over their content. They live in `<cache>/images/<id>/` and are never changed, only replaced whole: an
- * image is prepared elsewhere and renamed into place, so a process that dies on the way leaves nothing that could be taken
- * for one. `<cache>/current/` says which image belongs to this version's sources; when the agent or an interpreter changes,
- * no image does any more, and `ensure` builds another.
+ * Its name is a hash over their content. They are in `<cache>/images/<id>/` and never change: an image is prepared elsewhere
+ * and renamed into place, so a process that dies meanwhile leaves nothing that could be mistaken for an image.
+ * `<cache>/current/` says which image belongs to this version's sources; when the agent or an interpreter changes, none
+ * does any more, and `ensure` builds another.
  *
  * @since 0.1.0
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
+import * as Match from "effect/Match"
 import * as Option from "effect/Option"
+import type * as Schema from "effect/Schema"
 import { mkdir, rm } from "node:fs/promises"
 import { dirname, join } from "node:path"
 import { cacheDirectory } from "./host/CacheDirectory.ts"
-import { CommandFailed, run } from "./internal/Command.ts"
-import { download, DownloadFailed } from "./image/Download.ts"
+import { type CommandFailed, run } from "./internal/Command.ts"
+import { download, type DownloadFailed } from "./image/Download.ts"
 import { hashFile } from "./internal/hashFile.ts"
-import { BuildFailed, buildImage } from "./image/Build.ts"
+import { BuildFailed, buildImage, checkTools } from "./image/Build.ts"
 import { fileNames, Manifest } from "./image/Manifest.ts"
 import { readRecipe } from "./image/Recipe.ts"
 import * as Store from "./image/Store.ts"
-import { io, IoFailed } from "./internal/io.ts"
-import { LockFailed } from "./internal/Lock.ts"
+import { io, type IoFailed } from "./internal/io.ts"
+import type { LockFailed } from "./internal/Lock.ts"
 import { report } from "./internal/Progress.ts"
-import { fail, HostUnsupported, ImageUnavailable, InvalidInput, SandboxError } from "./SandboxError.ts"
+import { fail, ImageUnavailable, InvalidInput, type SandboxError } from "./SandboxError.ts"
 
 export {
   /**
@@ -48,7 +50,7 @@ export {
 export type Arch = Manifest["arch"]
 
 /**
- * An image in the store. `files` are absolute paths of what a VM is made of.
+ * An image in the store. `files` are the absolute paths of its parts.
  *
  * @since 0.1.0
  * @category models
@@ -57,8 +59,8 @@ export type Stored = Store.Stored
 
 /**
  * The image store of this host. All methods fail with `SandboxError`: `ImageUnavailable` when there is no usable image and
- * none could be made, `HostUnsupported` when this host lacks what a build needs (the fix names the packages), `InvalidInput`.
- * Long ones report through the `Progress` reference. Any of them may be interrupted at any time.
+ * none could be built or fetched, `HostUnsupported` when this host lacks what a build needs (the fix names the packages), `InvalidInput`.
+ * Long ones report their progress through the `Progress` reference. All can be interrupted at any time.
  *
  * @since 0.1.0
  * @category services
@@ -66,27 +68,27 @@ export type Stored = Store.Stored
 export class Image extends Context.Service<
   Image,
   {
-    /** The image of this version for an architecture, if it is there and intact (sizes and times; see `verify`). A few ms. */
+    /** The image of this version for an architecture, if it exists and is intact by sizes and times (see `verify`). A few ms. */
     readonly find: (arch: Arch) => Effect.Effect<Option.Option<Stored>, SandboxError>
-    /** `find`, else `build`: callers of all processes share one build. */
+    /** `find`, else `build`; all processes share one build. */
     readonly ensure: (arch: Arch) => Effect.Effect<Stored, SandboxError>
     /**
-     * Builds the image of this version. What was fetched for an earlier one is used again unless `fresh` is true; with
-     * `fresh`, the newest packages of the Debian suite are fetched.
+     * Builds the image of this version. What was fetched for an earlier build is used again, unless `fresh` is true: then the
+     * newest packages of the Debian suite are fetched.
      */
     readonly build: (options: { readonly arch: Arch; readonly fresh?: boolean }) => Effect.Effect<Stored, SandboxError>
     /**
      * Fetches an image that `export` wrote from an HTTP(S) address and makes it this version's image for its architecture.
-     * `sha256`: 64 hex digits, of the whole file. A transfer that broke off is continued, also by a later call.
+     * `sha256`: 64 hex digits, of the whole file. An interrupted transfer is continued, also by a later call.
      */
     readonly pull: (options: { readonly url: string; readonly sha256: string }) => Effect.Effect<Stored, SandboxError>
-    /** Writes one image as a tar file, for `pull` elsewhere. Answers the file's SHA-256 (hex). */
+    /** Writes one image as a tar file, for `pull` elsewhere. Returns the file's SHA-256 (hex). */
     readonly export: (id: string, path: string) => Effect.Effect<string, SandboxError>
-    /** All images that are whole, of any version, newest first. */
+    /** All complete images, of any version, newest first. */
     readonly list: Effect.Effect<ReadonlyArray<Stored>>
     /** Removes an image. VMs that run from it keep running. */
     readonly remove: (id: string) => Effect.Effect<void, SandboxError>
-    /** Reads every byte of an image and compares; the problem found, or nothing. About a second. */
+    /** Compares every byte of an image with its manifest; returns the problem found, or nothing. About a second. */
     readonly verify: (id: string) => Effect.Effect<string | undefined, SandboxError>
   }
 >()("exec-sandbox/Image") {
@@ -100,20 +102,29 @@ export class Image extends Context.Service<
   static readonly layerAt = (directory: string): Layer.Layer<Image> => Layer.effect(this, make(directory))
 }
 
-/** Any failure below, as what callers may see. */
-const explain = (image: string, cache: string, error: unknown): SandboxError => {
-  if (error instanceof SandboxError) return error
-  if (error instanceof HostUnsupported) return fail(error)
+/** Why work on an image can fail. */
+type Failure = BuildFailed | CommandFailed | DownloadFailed | IoFailed | LockFailed | SandboxError | Schema.SchemaError
+
+/** Turns a failure into the error that callers see. */
+const explain = (image: string, cache: string, failure: Failure): SandboxError => {
   const unavailable = (problem: string, fix: string) =>
-    fail(new ImageUnavailable({ image, problem, fix, cause: error }))
-  const full = error instanceof CommandFailed && error.output.includes("No space left on device")
-  if (full || (error instanceof IoFailed && ["ENOSPC", "EDQUOT"].includes(error.code)))
-    return unavailable(`no space left for ${cache}`, "free about 1 GB, or set EXEC_SANDBOX_CACHE_DIR to a larger disk")
-  if (error instanceof DownloadFailed)
-    return unavailable(error.message, error.temporary ? "call again: it continues" : "check the address and the hash")
-  if (error instanceof LockFailed) return unavailable(error.message, "make the cache directory writable")
-  if (error instanceof CommandFailed) return unavailable(error.message, "mend that and build again")
-  return unavailable(error instanceof Error ? error.message : String(error), "mend that and try again")
+    fail(new ImageUnavailable({ image, problem, fix, cause: failure }))
+  const full = () =>
+    unavailable(`no space left for ${cache}`, "free about 1 GB, or set EXEC_SANDBOX_CACHE_DIR to a larger disk")
+  const damaged = ({ message }: Error) => unavailable(message, "fix that, then try again")
+  return Match.valueTags(failure, {
+    SandboxError: (error) => error,
+    CommandFailed: (error) =>
+      error.output.includes("No space left on device")
+        ? full()
+        : unavailable(error.message, "fix that, then build again"),
+    IoFailed: (error) => (["ENOSPC", "EDQUOT"].includes(error.code) ? full() : damaged(error)),
+    DownloadFailed: ({ message, temporary }) =>
+      unavailable(message, temporary ? "call again: it continues" : "check the address and the hash"),
+    LockFailed: ({ message }) => unavailable(message, "make the cache directory writable"),
+    BuildFailed: damaged,
+    SchemaError: damaged
+  })
 }
 
 const make = (cache: string): Effect.Effect<Image["Service"]> =>
@@ -126,12 +137,12 @@ const make = (cache: string): Effect.Effect<Image["Service"]> =>
 
     const typed =
       (image: string) =>
-      <A>(effect: Effect.Effect<A, unknown>): Effect.Effect<A, SandboxError> =>
-        Effect.mapError(effect, (error) => explain(image, cache, error))
+      <A>(effect: Effect.Effect<A, Failure>): Effect.Effect<A, SandboxError> =>
+        Effect.mapError(effect, (failure) => explain(image, cache, failure))
 
     const find = (arch: Arch) => Effect.flatMap(recipes[arch], ({ keys }) => store.current(arch, keys.inputs))
 
-    const buildIn = (work: string, arch: Arch, fresh: boolean): Effect.Effect<Stored, unknown> =>
+    const buildIn = (work: string, arch: Arch, fresh: boolean): Effect.Effect<Stored, Failure> =>
       Effect.gen(function* () {
         const recipe = yield* recipes[arch]
         yield* store.sweep
@@ -146,16 +157,21 @@ const make = (cache: string): Effect.Effect<Image["Service"]> =>
         return image
       })
 
-    const build = (arch: Arch, fresh: boolean) =>
-      store.exclusively(`build-${arch}`, (work) => buildIn(work, arch, fresh))
+    /** One build at a time. Where `flock` is missing, the error is the list of missing tools. */
+    const exclusively = <A, E>(arch: Arch, work: (directory: string) => Effect.Effect<A, E>) =>
+      Effect.catchTag(store.exclusively(`build-${arch}`, work), "LockFailed", (failure) =>
+        Effect.andThen(checkTools(arch), Effect.fail(failure))
+      )
 
-    const ensure = (arch: Arch): Effect.Effect<Stored, unknown> =>
+    const build = (arch: Arch, fresh: boolean) => exclusively(arch, (work) => buildIn(work, arch, fresh))
+
+    const ensure = (arch: Arch): Effect.Effect<Stored, Failure> =>
       Effect.gen(function* () {
         const present = yield* find(arch)
         if (Option.isSome(present)) return present.value
-        return yield* store.exclusively(`build-${arch}`, (work) =>
+        return yield* exclusively(arch, (work) =>
           Effect.gen(function* () {
-            // Whoever had the lock before may have made it.
+            // The process that had the lock before may have built it.
             const made = yield* find(arch)
             return Option.isSome(made) ? made.value : yield* buildIn(work, arch, false)
           })
@@ -171,7 +187,7 @@ const make = (cache: string): Effect.Effect<Image["Service"]> =>
         )
       })
 
-    const pull = (url: string, sha256: string): Effect.Effect<Stored, unknown> =>
+    const pull = (url: string, sha256: string): Effect.Effect<Stored, Failure> =>
       store.exclusively(`pull-${sha256}`, (work) =>
         Effect.gen(function* () {
           yield* store.sweep
@@ -194,7 +210,7 @@ const make = (cache: string): Effect.Effect<Image["Service"]> =>
         })
       )
 
-    const exportTo = (id: string, path: string): Effect.Effect<string, unknown> =>
+    const exportTo = (id: string, path: string): Effect.Effect<string, Failure> =>
       Effect.gen(function* () {
         const image = yield* byId(id)
         const problem = yield* Store.compare(image)
@@ -216,7 +232,7 @@ const make = (cache: string): Effect.Effect<Image["Service"]> =>
     })
   })
 
-/** What a tar file of an image holds. */
+/** The files in the tar file of an image. */
 const archived = ["manifest.json", ...Object.values(fileNames)]
 
 const invalid = (field: string, value: string, expected: string) =>

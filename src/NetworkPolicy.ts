@@ -1,27 +1,27 @@
 /**
- * NetworkPolicy: what a session may reach beyond itself. A guest has no network device; every connection of its programs is
- * asked of the host, which decides by name and connects itself.
+ * NetworkPolicy: what a session may reach. A guest has no network device; the host decides about every connection of its
+ * programs, by name, and makes it.
  *
- * Whatever the policy, addresses that are private, loopback, link-local, a cloud's metadata, a carrier's, reserved or the
- * host's own are refused unless a rule grants the address itself, and that is looked at again after the name was resolved.
+ * Under every policy, addresses that are private, loopback, link-local, a cloud's metadata, a carrier's, reserved or the
+ * host's own are refused unless a rule grants the address itself; that is checked again after a name was resolved.
  *
  * @since 0.1.0
  */
 import * as Context from "effect/Context"
 import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
-import { parseRule } from "./egress/Rules.ts"
+import { parseRule } from "./network/Rules.ts"
 import type { NetworkAttempt } from "./Receipt.ts"
 import type { SandboxError } from "./SandboxError.ts"
 
 /**
- * A rule: who may be reached, by which port (1 to 65,535; 443 and 80 when none is written).
+ * A rule: which host may be reached, by which port (1 to 65,535; 443 and 80 when it has none).
  *
  * - `example.com`, `example.com:8443`: exactly this host. Case, a trailing dot and Unicode make no difference.
  * - `*.example.com`: every host below it, not `example.com` itself.
  * - `93.184.216.34`, `10.1.0.0/16:5432`, `[fd00::1]:443`: addresses. A guest reaches them by address, or by a name that
- *   another rule grants; a name's private addresses need both.
- * - `host:5432`: that one port on the host's loopback, which the guest reaches by the name `host`.
+ *   another rule grants; a name with a private address needs both.
+ * - `host:5432`: this port on the host's loopback, which the guest reaches by the name `host`.
  *
  * @since 0.1.0
  * @category models
@@ -43,7 +43,7 @@ const Rules = Schema.Array(Rule).check(
 )
 
 /**
- * What a policy has not decided: `host` (a name or an IP address) and `port`. `target` is both in one.
+ * A connection that the rules do not decide: `host` (a name or an IP address) and `port`. `target` is both in one text.
  *
  * @since 0.1.0
  * @category models
@@ -55,7 +55,7 @@ export interface Question {
 }
 
 /**
- * What became of a question. `reason` goes to the ledger.
+ * The answer to a question. `reason` is recorded in the session's attempts.
  *
  * @since 0.1.0
  * @category models
@@ -66,9 +66,9 @@ export interface Answer {
 }
 
 /**
- * Decides what the rules leave open, within `askMs`. It is asked once for each host and port of a session, and again after
- * the policy was changed. No answer in time, and an answer that fails, is a refusal. It grants a name, never a name's private
- * address.
+ * Decides about connections that no rule grants, within `askMs`. It is called once for each host and port of a session, and
+ * again after the policy was changed. A late answer and a failure refuse the connection. It can grant a name, but never a
+ * name's private address.
  *
  * @since 0.1.0
  * @category models
@@ -78,8 +78,8 @@ export type Ask = (question: Question) => Effect.Effect<Answer>
 const Ask = Schema.declare((value): value is Ask => typeof value === "function", { expected: "a function" })
 
 /**
- * Whose registries: `python` (pip and uv) or `javascript` (npm). Debian's mirrors are none of them: what a session's own
- * programs run as could not install from there.
+ * An ecosystem with registries: `python` (pip and uv) or `javascript` (npm). Debian's mirrors are not among them, because a
+ * session's programs do not run as root and could not install from there.
  *
  * @since 0.1.0
  * @category models
@@ -95,16 +95,16 @@ export type Ecosystem = typeof Ecosystem.Type
  * What a session may reach.
  *
  * - `None`: nothing (the default). Every connect fails with ENETUNREACH.
- * - `Allow`: what `rules` grant; an empty list grants nothing. `ask` may decide the rest, within `askMs` (ms, 1 to 600,000,
+ * - `Allow`: what `rules` grant; an empty list grants nothing. `ask` can decide the rest, within `askMs` (ms, 1 to 600,000,
  *   default 30,000).
- * - `Packages`: the registries of some ecosystems, and what `rules` grant. Which these are is learnt from what this host's
- *   pip, uv and npm are told (environment and configuration files; their own defaults where nothing is), and where a registry
- *   keeps its files from the registry; the guest's tools are told the same, without credentials. A configured registry may
- *   have a private address, and one on this host's loopback is reached by the name `host`.
- * - `All`: every public host and port; `rules` grant private addresses beside them.
+ * - `Packages`: the registries of some ecosystems, and what `rules` grant. They are those that this host's pip, uv and npm are
+ *   configured for (environment and configuration files, else their defaults), and the hosts where these registries keep
+ *   their files. The guest's tools are configured alike, without credentials. A configured registry may have a private
+ *   address, and one on this host's loopback is reached by the name `host`.
+ * - `All`: every public host and port, and the private addresses that `rules` grant.
  *
- * A refused connect fails at once with ENETUNREACH, as with `None`. What was granted and cannot be reached fails as it did for
- * the host, ECONNREFUSED or EHOSTUNREACH.
+ * A refused connect fails at once with ENETUNREACH, as with `None`. A granted one that fails on the host fails alike in the
+ * guest, with ECONNREFUSED or EHOSTUNREACH.
  *
  * @since 0.1.0
  * @category models
@@ -173,18 +173,18 @@ export const packages = (
 export const all = (rules: ReadonlyArray<string> = []): NetworkPolicy => ({ _tag: "All", rules })
 
 /**
- * The environment whose HTTPS_PROXY (HTTP_PROXY for port 80), ALL_PROXY and NO_PROXY, in upper or lower case, granted connections
- * leave this host by, through CONNECT. `undefined`, the default, is to connect directly, unless the variable EXEC_SANDBOX_PROXY
- * of this process is `environment`: then it is this process's own.
+ * The environment variables that configure an HTTP proxy for granted connections: HTTPS_PROXY (HTTP_PROXY for port 80),
+ * ALL_PROXY and NO_PROXY, in upper or lower case. The proxy is used through CONNECT. By default there is none, unless this
+ * process's variable EXEC_SANDBOX_PROXY is `environment`: then its own environment is used.
  *
- * It is said on purpose because **it takes something from the guard**: what is granted is decided by name as ever, but the proxy
- * resolves the name, so nobody here sees which address it leads to. Literal addresses, and names of which this host itself knows
- * a private address, are judged as without a proxy; a name that only the proxy knows, or that it is told otherwise about, may
- * lead to whatever the proxy lets through. Do not use it with `All`, or with domains whose DNS others control, where a proxy
- * reaches what the code must not.
+ * You must opt in, because **a proxy weakens the guard**: the policy still decides by name, but the proxy resolves the name, so
+ * this host does not see the address. Literal addresses, and names for which this host itself finds a private address, are
+ * checked as without a proxy; a name that only the proxy can resolve, or that it resolves to another address, may lead to
+ * whatever the proxy allows. Do not use it with `All`, or with domains whose DNS others control, where the proxy reaches what
+ * the code must not.
  *
- * Only proxies of `http://`, with or without `USER:PASSWORD@`. Beyond a proxy that refuses, a connect fails with EHOSTUNREACH,
- * and the ledger has its answer.
+ * Proxies must have an `http://` URL, with or without `USER:PASSWORD@`. When the proxy refuses, the connect fails with
+ * EHOSTUNREACH, and the attempt's reason is the proxy's answer.
  *
  * @since 0.1.0
  * @category references
@@ -195,8 +195,8 @@ export const ProxyEnvironment = Context.Reference<{ readonly [name: string]: str
 )
 
 /**
- * What a policy makes of a target: `allow`, `deny` or `ask`, by which `rule` (a rule as it was written, the policy's own name,
- * or why it is refused), and what `grant` would allow it (`null` when it is allowed or nothing would).
+ * What a policy decides about a target: `allow`, `deny` or `ask`; the `rule` that decides (a rule of the policy, the policy's
+ * name, or why the target is refused); and in `grant` what would allow it (`null` when it is allowed, or nothing would).
  *
  * @since 0.1.0
  * @category models
@@ -214,15 +214,15 @@ export interface Explanation {
  * @category models
  */
 export interface Network {
-  /** The policy that holds now. */
+  /** The current policy. */
   readonly policy: Effect.Effect<NetworkPolicy>
-  /** Changes the policy for every connection from now on. Open connections that it does not grant are cut off. */
+  /** Changes the policy for all new connections, and cuts off open ones that it does not grant. */
   readonly update: (policy: NetworkPolicy) => Effect.Effect<void, SandboxError>
   /**
-   * Says what would become of a connect to `HOST` (port 443) or `HOST:PORT`, without connecting, resolving or asking anybody:
-   * a name that is allowed may still lead to an address that is not.
+   * Explains what the policy decides about `HOST` (port 443) or `HOST:PORT`, without connecting, resolving or calling `ask`:
+   * an allowed name may still resolve to an address that is refused.
    */
   readonly explain: (target: string) => Effect.Effect<Explanation, SandboxError>
-  /** The latest 200 attempts, the oldest first, whether or not an execution was running. */
+  /** The latest 200 attempts to connect, the oldest first, whether or not an execution was running. */
   readonly attempts: Effect.Effect<ReadonlyArray<NetworkAttempt>>
 }

@@ -1,12 +1,12 @@
 /**
- * Packages: what a session has beside the image. They are installed once, by the ecosystem's own tool in a VM of its own, and
- * sealed as a template; every later session that asks for the same starts from it as quickly as from any other.
+ * Packages: what a session has in addition to the image. They are installed once, by the ecosystem's own tool in a separate VM,
+ * which is sealed as a template; every later session with the same packages starts from it as fast as from any other.
  *
  * @since 0.1.0
  */
 import * as Context from "effect/Context"
 import * as Schema from "effect/Schema"
-import { exactProblem, floatingProblem, parse, type Parsed } from "./packages/Spec.ts"
+import { ecosystems, exactProblem, floatingProblem, parse, type Parsed } from "./packages/Spec.ts"
 import { popular as popularNames } from "./packages/popular.ts"
 
 /**
@@ -16,7 +16,7 @@ import { popular as popularNames } from "./packages/popular.ts"
  * @since 0.1.0
  * @category models
  */
-export const Ecosystem = Schema.Literals(["python", "javascript", "debian"])
+export const Ecosystem = Schema.Literals(ecosystems)
 /**
  * @since 0.1.0
  * @category models
@@ -40,17 +40,17 @@ const moduleNames = Schema.Array(
 )
 
 /**
- * Packages to have.
+ * The packages of a session.
  *
  * - `python`: `name==version`, extras allowed (`"uvicorn[standard]==0.34.0"`). Only wheels are installed: nothing is built.
  * - `javascript`: `name@version`, scopes allowed (`"@types/node@24.0.0"`). No package's scripts are run.
- * - `debian`: `name=version`, as apt writes it (`"graphviz=2.42.4-3"`), of the image's own release of Debian. What is only
- *   recommended does not come with it, nor do manuals and translations. The packages' scripts run as root, without a network;
+ * - `debian`: `name=version`, as apt writes it (`"graphviz=2.42.4-3"`), of the image's release of Debian. Recommended
+ *   packages, manuals and translations are not installed. The packages' scripts run as root, without a network;
  *   no service is started, and no program keeps a setuid or setgid bit.
  * - `floating`: also allows specs without an exact version (`"pandas"`, `"pandas>=2,<3"`, `"lodash@^4"`, `"graphviz"`). They
- *   mean what the registry had when the template was made, until it is pruned.
- * - `imports`: modules that are imported before the template is sealed, so that they are there at once later; what cannot be
- *   imported is an error. Absent: those of the packages asked for, as far as they can be imported. Empty: none.
+ *   are resolved when the template is made, and stay so until it is pruned.
+ * - `imports`: modules that are imported before the template is sealed, so that importing them later is fast; one that cannot
+ *   be imported is an error. Absent: the modules of these packages that can be imported. Empty: none.
  *
  * At most 100 of each, each name once.
  *
@@ -78,7 +78,7 @@ export const Packages = Schema.Struct({
 export type Packages = typeof Packages.Type
 
 /**
- * What is asked of a policy: a package's `name` (as its ecosystem compares names), and its `spec` as it was asked for.
+ * A package that a policy decides about: its `name` (as its ecosystem compares names), and its `spec` as requested.
  *
  * @since 0.1.0
  * @category models
@@ -90,11 +90,11 @@ export interface Wanted {
 }
 
 /**
- * Which packages may be asked for. It judges what is asked for, not what that depends on in turn.
+ * Which packages may be requested. It does not apply to their dependencies.
  *
- * - `All`: every one (the default).
- * - `List`: those of the names, for each ecosystem.
- * - `Predicate`: those for which `allow` says so; `name` is the policy's, for errors.
+ * - `All`: every package (the default).
+ * - `List`: the names of each ecosystem.
+ * - `Predicate`: those for which `allow` returns true; `name` is the policy's name in errors.
  *
  * @since 0.1.0
  * @category models
@@ -110,7 +110,7 @@ export type PackagePolicy =
     }
   | { readonly _tag: "Predicate"; readonly name: string; readonly allow: (wanted: Wanted) => boolean }
 
-/** Every package may be asked for. @since 0.1.0 @category policies */
+/** Every package may be requested. @since 0.1.0 @category policies */
 export const all: PackagePolicy = { _tag: "All" }
 
 /** Only packages of these names, in any version. @since 0.1.0 @category policies */
@@ -134,8 +134,7 @@ export const when = (allow: (wanted: Wanted) => boolean): PackagePolicy => ({
 })
 
 /**
- * Only packages that are in wide use and known not to take more than they should: a list that comes with this library, some
- * hundred names for each ecosystem.
+ * Only packages that are in wide use: a list in this library, selected by hand, with some hundred names for each ecosystem.
  *
  * @since 0.1.0
  * @category policies
@@ -143,7 +142,7 @@ export const when = (allow: (wanted: Wanted) => boolean): PackagePolicy => ({
 export const popular: PackagePolicy = { _tag: "List", name: "popular", ...popularNames }
 
 /**
- * The policy that holds for every session and template of a `Template` layer. Default `all`.
+ * The policy for every session and template of a `Template` layer. Default `all`.
  *
  * @since 0.1.0
  * @category references
@@ -151,12 +150,12 @@ export const popular: PackagePolicy = { _tag: "List", name: "popular", ...popula
 export const Policy = Context.Reference<PackagePolicy>("exec-sandbox/Packages/Policy", { defaultValue: () => all })
 
 /**
- * Why packages cannot be had.
+ * Why packages are not available.
  *
- * - `Refused`: the policy does not allow it; `rule` is the policy's name and `grant` what would allow it.
- * - `NotFound`: the registry has no such package, or not in this version for this guest; `available` are versions that it has,
- *   newest first, at most ten.
- * - `Conflict`: they cannot be installed together, or not imported; `problem` says why.
+ * - `Refused`: the policy does not allow it; `rule` is the policy's name, `grant` says what would allow it.
+ * - `NotFound`: the registry does not have the package, or not this version for this guest; `available` are versions that it
+ *   has, newest first, at most ten.
+ * - `Conflict`: they cannot be installed together, or not be imported; `problem` says why.
  *
  * @since 0.1.0
  * @category errors
@@ -173,8 +172,8 @@ export const Reason = Schema.Union([
 export type Reason = typeof Reason.Type
 
 /**
- * A package cannot be had. `spec` is what was asked for. `Sandbox.session` and `run` tell it as `PermissionDenied`,
- * `UnsupportedCommand` and `InvalidInput`; this is what making a template by itself fails with.
+ * A package is not available. `spec` is what was requested. Making a template fails with it; `Sandbox.session` and `run` turn
+ * it into `PermissionDenied`, `UnsupportedCommand` or `InvalidInput`.
  *
  * @since 0.1.0
  * @category errors
@@ -201,7 +200,7 @@ export class PackageError extends Schema.TaggedError<PackageError>()("PackageErr
 
 /**
  * One package of a template: the `version` that was installed, and the hash by which its ecosystem knows the file (`sha256=…`
- * of a wheel or a Debian package, npm's `sha512-…`), `null` where the tool did not tell.
+ * of a wheel or a Debian package, npm's `sha512-…`), `null` where the tool did not report it.
  *
  * @since 0.1.0
  * @category models
@@ -219,8 +218,8 @@ export const Resolved = Schema.Struct({
 export type Resolved = typeof Resolved.Type
 
 /**
- * What a template was made of: the specs that were `asked` for (as `ecosystem:spec`), all that they `resolved` to with what
- * they depend on, and the modules that were `imported`.
+ * What a template contains: the specs that were `asked` for (as `ecosystem:spec`), all packages that they `resolved` to with
+ * their dependencies, and the modules that were `imported`.
  *
  * @since 0.1.0
  * @category models
@@ -236,7 +235,7 @@ export const Lock = Schema.Struct({
  */
 export type Lock = typeof Lock.Type
 
-/** Every package asked for, in an order of their own: the same for every way of asking for the same. */
+/** All requested packages in a fixed order, so that the same packages give the same list. */
 export const parsed = (packages: Packages): ReadonlyArray<Parsed & { readonly ecosystem: Ecosystem }> =>
   Ecosystem.literals.flatMap((ecosystem) =>
     (packages[ecosystem] ?? [])

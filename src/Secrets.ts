@@ -1,35 +1,35 @@
 /**
- * Secrets: what the code may use and never see. A session's environment holds a placeholder in place of each; the host puts
- * the value in, outside the guest, where a request of HTTP goes over TLS to one of the hosts that the secret is for.
+ * Secrets: values that the code can use but never see. A session's environment has a placeholder for each. The host replaces
+ * it with the value, outside the guest, in HTTP requests over TLS to the hosts that the secret is for.
  *
- * - Filled in: the value of every header of such a request (or of one header, see `header`), wherever the placeholder stands
- *   in it: alone, behind `Bearer `, or in the user or password of `Basic`. In the URL, in the body and inside a WebSocket it stays
- *   what it is; trailers are not passed on.
- * - Refused, with the rule `secret`: a connection that takes the placeholder anywhere else, as it is or in base64, as far as
- *   that can be seen: in whatever is not TLS, and in TLS to hosts that have a secret. Inside other TLS it cannot be seen, and
- *   is worth nothing to who receives it.
- * - For this the host ends the TLS of connections to hosts with a secret, and of no others: the guest is shown a certificate by
- *   an authority that is made for the session, and whose key never leaves this process. The host itself trusts the server
- *   as its own programs do (`NODE_EXTRA_CA_CERTS` and `SSL_CERT_FILE` included). There, HTTP must be written in one way only,
- *   and must name the host that was granted (the rules `http-syntax` and `http-host`). It is HTTP/1.1, to which clients that
- *   offer HTTP/2 beside it (curl, browsers, `fetch`) go back by themselves; a connection of one that offers nothing else (gRPC,
- *   `node:http2`) is refused at once, with the rule `http-version`.
- * - Responses are passed on as they are: **a host that sends back what it was sent shows the secret to the guest.** So give a
- *   secret to hosts that do not, and name the `header` where one will do.
+ * - Replaced: in the value of every header of such a request (or of one header, see `header`), wherever the placeholder is:
+ *   alone, after `Bearer `, or in the user or password of `Basic`. It stays a placeholder in the URL, in the body and inside a
+ *   WebSocket; trailers are not passed on.
+ * - Refused, with the rule `secret`: a connection that sends the placeholder anywhere else, as it is or in base64, where that
+ *   is visible: outside TLS, and in TLS to hosts that have a secret. Inside other TLS it is not visible, and it is worthless to
+ *   the receiver.
+ * - To do this, the host ends the TLS of connections to hosts with a secret, and of no others: the guest gets a certificate by
+ *   an authority that is made for the session and whose key never leaves this process. The host trusts servers as its own
+ *   programs do (`NODE_EXTRA_CA_CERTS` and `SSL_CERT_FILE` included). On these connections HTTP must be unambiguous and must
+ *   name the granted host (the rules `http-syntax` and `http-host`). It is HTTP/1.1: clients that also offer HTTP/2 (curl,
+ *   browsers, `fetch`) fall back to it; a client that offers only HTTP/2 (gRPC, `node:http2`) is refused at once, with the
+ *   rule `http-version`.
+ * - Responses are passed on unchanged: **a host that echoes requests reveals the secret to the guest.** So use secrets only
+ *   with hosts that do not, and set `header` where one header is enough.
  *
- * Placeholders and authority are new in every session that is given secrets. A fork goes on with those of its parent unless it
- * is given others (`secrets: {}` for none). What starts from a snapshot has the secrets that it is given, by new placeholders:
- * old ones that its programs remember are refused where they can be seen, and a program that has read the list of
- * authorities before does not know the new one. A value is in no argument, environment, log, span, receipt or snapshot.
+ * Every session with secrets has new placeholders and a new authority. A fork keeps its parent's unless it gets other secrets
+ * (`secrets: {}` for none). A session from a snapshot has only the secrets that it is given, with new placeholders: old ones
+ * that its programs remember are refused where they are visible, and a program that has read the list of authorities before
+ * does not trust the new one. Values are in no argument, environment, log, span, receipt or snapshot.
  *
  * @since 0.1.0
  */
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
-import { reserved } from "./egress/RequestHead.ts"
-import { parseSecretHost } from "./egress/Rules.ts"
+import { reserved } from "./network/Headers.ts"
+import { parseSecretHost } from "./network/Rules.ts"
 
-/** The most characters of one value, hosts of one secret, and secrets of one session. */
+/** Limits: characters of a value, hosts of a secret, secrets of a session. */
 const maxValue = 16_384
 const maxHosts = 32
 const maxSecrets = 32
@@ -46,8 +46,8 @@ const Value = Schema.declare(
 )
 
 /**
- * Who a secret is for: `example.com` or `example.com:8443` (port 443 when none is written), or `*.example.com`, every host
- * below it. Always TLS; addresses and `host:PORT` have no secrets.
+ * A host that a secret is for: `example.com` or `example.com:8443` (default port 443), or `*.example.com` for every host below
+ * it. Always over TLS; addresses and `host:PORT` cannot have secrets.
  *
  * @since 0.1.0
  * @category models
@@ -62,9 +62,9 @@ export const SecretHost = Schema.String.check(
 /**
  * A secret.
  *
- * - `value`: what the header is given, `Redacted.make("…")`; 1 to 16,384 printable ASCII characters.
- * - `hosts`: who it is for, 1 to 32. The session's network policy must grant them too.
- * - `header`: the one header that it is put into, in any case; into all of them when absent.
+ * - `value`: the secret, `Redacted.make("…")`; 1 to 16,384 printable ASCII characters.
+ * - `hosts`: the hosts that it is for, 1 to 32. The session's network policy must grant them too.
+ * - `header`: the only header in which it is put, in upper or lower case; all headers when absent.
  *
  * @since 0.1.0
  * @category models

@@ -23,6 +23,7 @@ import { type Method, seal as sealMethod } from "./guest/Methods.ts"
 import type { Host, Qemu } from "./Host.ts"
 import { diskShare } from "./vm/diskShare.ts"
 import * as Observe from "./internal/Observe.ts"
+import * as Counts from "./telemetry/Counts.ts"
 import { sweep, temporaryName } from "./internal/Temporary.ts"
 import { defaults, type Limits } from "./Limits.ts"
 import { commandLine, Fd, type Input } from "./qemu/CommandLine.ts"
@@ -220,7 +221,7 @@ const bootFailed =
 /** A machine, and the reasons for which its VM ends it. */
 interface Launched extends Machine.Machine {
   /** Kills it for this reason; the first one counts. */
-  readonly killFor: (cause: Observe.DeathCause) => Effect.Effect<void>
+  readonly killFor: (cause: Counts.DeathCause) => Effect.Effect<void>
   /** Kills it because its start has failed, or because nobody waits for it any more. */
   readonly notStarted: <E>(cause: Cause.Cause<E>) => Effect.Effect<void>
 }
@@ -229,8 +230,8 @@ interface Launched extends Machine.Machine {
 const counted = Effect.fnUntraced(function* <E>(
   start: (ended: (end: Machine.End) => void) => Effect.Effect<Machine.Machine, E, Scope.Scope>
 ): Effect.fn.Return<Launched, E, Scope.Scope> {
-  const life = yield* Observe.life
-  let cause: Observe.DeathCause | undefined
+  const life = yield* Counts.life
+  let cause: Counts.DeathCause | undefined
   const machine = yield* start((end) => life.ended(end === "ours" ? (cause ?? "destroyed") : end))
   life.began()
   const killFor: Launched["killFor"] = (why) =>

@@ -25,10 +25,10 @@ export * as Image from "./Image.ts"
 /** What one execution may use at the most. @since 0.1.0 */
 export * as Limits from "./Limits.ts"
 
-/** What a session may reach beyond itself. @since 0.1.0 */
+/** What a session may reach. @since 0.1.0 */
 export * as NetworkPolicy from "./NetworkPolicy.ts"
 
-/** What a session has beside the image, and who may ask for it. @since 0.1.0 */
+/** What a session has in addition to the image, and which packages may be requested. @since 0.1.0 */
 export * as Packages from "./Packages.ts"
 
 /** A program started by name in a session, with pipes or a terminal. @since 0.1.0 */
@@ -52,7 +52,7 @@ export * as Sandbox from "./Sandbox.ts"
 /** The five error channels. @since 0.1.0 */
 export * as SandboxError from "./SandboxError.ts"
 
-/** What the code may use and never see. @since 0.1.0 */
+/** Values that the code can use but never see. @since 0.1.0 */
 export * as Secrets from "./Secrets.ts"
 
 /** A caller's hold on one VM. @since 0.1.0 */

@@ -149,7 +149,7 @@ describe("QEMU", () => {
       const home = yield* directory
       const fake = fakeQemu(home, "Hello, world 9.1")
       const reason = yield* unsupported(askQemu({ ...environmentOf(home), EXEC_SANDBOX_QEMU: fake.path }))
-      assert.strictEqual(reason.found, `${fake.path}, which does not tell its version ("Hello, world 9.1")`)
+      assert.strictEqual(reason.found, `${fake.path}, which does not report its version ("Hello, world 9.1")`)
     })
   )
 

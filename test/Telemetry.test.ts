@@ -8,6 +8,7 @@ import * as fs from "node:fs"
 import { draw, gather } from "../src/cli/trace.ts"
 import * as Capacity from "../src/Capacity.ts"
 import * as Observe from "../src/internal/Observe.ts"
+import * as Counts from "../src/telemetry/Counts.ts"
 import { fail, NotStarted } from "../src/SandboxError.ts"
 import * as Telemetry from "../src/Telemetry.ts"
 import { receipt } from "./support/receipts.ts"
@@ -28,7 +29,7 @@ describe("Telemetry", () => {
   it.effect("an execution is counted by language and outcome, and its span says what the receipt says", () =>
     Effect.gen(function* () {
       const { spans, tracer } = gather()
-      yield* Observe.receipt(receipt({ outcome: "TaskFailed", exitCode: 3 })).pipe(
+      yield* Counts.receipt(receipt({ outcome: "TaskFailed", exitCode: 3 })).pipe(
         Effect.withSpan("Session.exec"),
         Effect.withTracer(tracer)
       )

@@ -1,6 +1,6 @@
 /**
- * Who is admitted next, as pure logic: two queues and what is held. Callers come first and in the order they asked, so that
- * a large request is not overtaken for ever by small ones; spare requests (a pool's refills) are served when no caller waits.
+ * Decides which request is admitted next, as pure logic over two queues and the reserved capacity. Callers come first, in their
+ * order, so that small requests do not overtake a large one for ever; spare requests (a pool's refills) come when no caller waits.
  */
 
 /** What one VM is charged: `memoryMiB` of the host's memory and `cpus` slots. */
@@ -26,7 +26,7 @@ export const empty: State = { held: new Map(), callers: [], spares: [] }
 export const ask = (state: State, request: Request): State =>
   request.spare ? { ...state, spares: [...state.spares, request] } : { ...state, callers: [...state.callers, request] }
 
-/** Takes a request out, whether it waits (its caller left) or is held (its VM is dead). */
+/** Removes a request, whether it waits (its caller gave up) or is admitted (its VM is dead). */
 export const leave = (state: State, id: number): State => {
   const held = new Map(state.held)
   held.delete(id)
@@ -40,7 +40,7 @@ export const leave = (state: State, id: number): State => {
 /** The request that is served next. */
 export const head = (state: State): Request | undefined => state.callers[0] ?? state.spares[0]
 
-/** What is held together. */
+/** The sum of what is reserved. */
 export const sum = (charges: Iterable<Charge>): Charge => {
   let memoryMiB = 0
   let cpus = 0
@@ -52,8 +52,8 @@ export const sum = (charges: Iterable<Charge>): Charge => {
 }
 
 /**
- * Admits from the head on, as long as it fits. `free.memoryMiB` is what may be given beyond what is held, `free.cpus` all
- * slots there are. The first that does not fit holds up all after it.
+ * Admits requests in order, as long as they fit. `free.memoryMiB` is what may be reserved in addition, `free.cpus` are all slots
+ * of the host. The first request that does not fit blocks all after it.
  */
 export const admit = (
   state: State,

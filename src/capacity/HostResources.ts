@@ -1,12 +1,12 @@
-/** What this host has left for VMs, as its kernel says: memory, cores and memory pressure, within this process's cgroups. */
+/** What this host has left for VMs, according to its kernel: memory, cores and memory pressure, within this process's cgroups. */
 import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
 
 /**
- * Memory in MiB. `totalMemoryMiB` is what there can be at the best, `freeMemoryMiB` what can be had now without swapping,
- * `cores` may be a fraction (a cgroup's quota), `memoryPressure` the percentage of the last ten seconds in which every task
- * waited for memory, `null` where the kernel does not tell.
+ * Memory in MiB. `totalMemoryMiB` is the most there can be, `freeMemoryMiB` what is available now without swapping, `cores` may
+ * be a fraction (a cgroup's quota), `memoryPressure` is the percentage of the last ten seconds in which every task waited for
+ * memory, `null` where the kernel does not report it.
  */
 export interface HostResources {
   readonly totalMemoryMiB: number
@@ -25,7 +25,7 @@ const readText = (file: string): string | undefined => {
   }
 }
 
-/** A file of one number; nothing when it is missing or says `max`. */
+/** The number in a file; nothing when the file is missing or contains `max`. */
 const readNumber = (file: string): number | undefined => {
   const value = Number(readText(file)?.trim() || "NaN")
   return Number.isFinite(value) ? value : undefined
@@ -36,13 +36,13 @@ const field = (text: string | undefined, pattern: RegExp): number | undefined =>
   return found === undefined ? undefined : Number(found)
 }
 
-/** A directory and those above it up to `top`: a limit holds for everything below. */
+/** A directory and its parents up to `top`, because a cgroup's limit applies to everything below. */
 const upwards = (top: string, below: string): ReadonlyArray<string> => {
   const found = [top]
   let directory = top
   for (const part of below.split("/").filter((it) => it !== "" && it !== "..")) {
     directory = path.join(directory, part)
-    // Inside a container the path may be the host's, of which only the end is mounted here.
+    // Inside a container the path may be the host's, and only its end is mounted here.
     if (fs.existsSync(directory)) found.push(directory)
   }
   return found
@@ -53,7 +53,7 @@ interface Group {
   readonly free: number
 }
 
-/** What a cgroup may still take, in bytes. Its page cache counts as free, as it does in MemAvailable. */
+/** The bytes that a cgroup may still use. Its page cache counts as free, as in MemAvailable. */
 const memoryOf = (directory: string, version: 1 | 2): Group | undefined => {
   const [max, current] = version === 2 ? ["max", "current"] : ["limit_in_bytes", "usage_in_bytes"]
   const limit = readNumber(path.join(directory, `memory.${max}`))
@@ -99,8 +99,8 @@ const directoriesOf = (
 }
 
 /**
- * Linux tells how much memory can be had without swapping. Elsewhere only wholly unused pages are counted (macOS keeps few
- * on purpose), so a quarter of the memory is taken as what dropping caches and compressing will give.
+ * Linux reports how much memory is available without swapping. Elsewhere only unused pages are counted (macOS keeps few of
+ * them), so a quarter of the memory is assumed to become free by dropping caches and compressing.
  */
 const memoryOfHost = (root: string): Group => {
   const meminfo = readText(path.join(root, "proc/meminfo"))
@@ -124,10 +124,10 @@ export const readHostResources = (root = "/"): HostResources => {
   }
 }
 
-/** The memory that a process has made its own so far, in MiB; 0 where that cannot be told, which counts it twice, not short. */
+/** The memory that a process has touched so far, in MiB; 0 where that is unknown, which reserves too much rather than too little. */
 export const privateMemoryMiB = (pid: number): number =>
   Math.floor((field(readText(`/proc/${pid}/status`), /^RssAnon:\s*(\d+) kB$/m) ?? 0) / 1024)
 
-/** How often a process's main thread has gone to sleep so far; `undefined` where that cannot be told. */
+/** How often a process's main thread has slept so far; `undefined` where that is unknown. */
 export const wakeUps = (pid: number): number | undefined =>
   field(readText(`/proc/${pid}/status`), /^voluntary_ctxt_switches:\s*(\d+)$/m)

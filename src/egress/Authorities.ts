@@ -1,14 +1,14 @@
 /**
- * Whom the host trusts beside everybody's certificate authorities: a network that looks into TLS has one of its own, and
- * without it a guest could reach nothing there. They are handed to guests that have a network.
+ * The certificate authorities that the host trusts in addition to the public ones: a network that inspects TLS has its own,
+ * and without it a guest could reach nothing there. Guests with a network get them.
  */
 import * as fs from "node:fs"
 import * as tls from "node:tls"
 
-/** Bytes of PEM that a guest is given at the most. */
+/** The most bytes of PEM that a guest gets. */
 const maxBytes = 64 * 1024
 
-/** Where programs are told about authorities. */
+/** The variables that name files of authorities. */
 const variables = ["NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE"] as const
 
 const blocks = /-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----/g
@@ -22,44 +22,44 @@ const extrasOf = (file: string, common: () => ReadonlySet<string>): ReadonlyArra
     const stamp = `${mtimeMs} ${size}`
     const before = known.get(file)
     if (before?.stamp === stamp) return before.pems
-    const everybodys = common()
+    const publicOnes = common()
     const pems = [...fs.readFileSync(file, "latin1").matchAll(blocks)]
       .map(([pem]) => pem)
-      .filter((pem) => !everybodys.has(bare(pem)))
+      .filter((pem) => !publicOnes.has(bare(pem)))
     known.set(file, { stamp, pems })
     return pems
   } catch {
-    // Who named a file that cannot be read has no authority from it, as with every program that reads the variable.
+    // A file that cannot be read adds nothing, as in every program that reads the variable.
     return []
   }
 }
 
 type Environment = { readonly [name: string]: string | undefined }
 
-/** All of them, each as PEM. */
+/** The additional authorities, each as PEM. */
 export const extras = (env: Environment = process.env): ReadonlyArray<string> => {
-  let everybodys: ReadonlySet<string> | undefined
-  const common = () => (everybodys ??= new Set(tls.rootCertificates.map(bare)))
+  let publicOnes: ReadonlySet<string> | undefined
+  const common = () => (publicOnes ??= new Set(tls.rootCertificates.map(bare)))
   const files = new Set(variables.map((name) => env[name] ?? "").filter((file) => file !== ""))
   return [...new Set([...files].flatMap((file) => extrasOf(file, common)))]
 }
 
-/** The authorities as PEM, empty when there are none; at most 64 KiB of them. */
+/** The additional authorities as one PEM text of at most 64 KiB; empty when there are none. */
 export const authorities = (env?: Environment): string => {
-  // A list's own additions are at its end, behind those of the distribution: they come first.
+  // Local additions are at the end of a list, after the distribution's, and matter most: start there.
   let text = ""
   for (const pem of extras(env).toReversed()) if (text.length + pem.length < maxBytes) text += `${pem}\n`
   return text
 }
 
-/** What tells a guest's programs about authorities, where the system's own list is not enough for them. */
+/** The variables for those of the guest's programs that do not read the system's list. */
 const environment = {
   NODE_EXTRA_CA_CERTS: "/run/exec-sandbox-authorities.pem",
   SSL_CERT_FILE: "/etc/ssl/certs/ca-certificates.crt",
   REQUESTS_CA_BUNDLE: "/etc/ssl/certs/ca-certificates.crt"
 }
 
-/** What a guest with a network is given of the host's trust, and of `own`, an authority of its session. */
+/** The authorities for a guest with a network, `own` (its session's) first, and the variables that name them. */
 export const grant = (own = ""): { readonly authorities: string; readonly env: Readonly<Record<string, string>> } => {
   const text = own + authorities()
   return { authorities: text, env: text === "" ? {} : environment }

@@ -1,9 +1,9 @@
 /**
- * The border: a connection of the guest to a host that has a secret. The host ends the guest's TLS with a certificate of the
- * session's authority, and speaks TLS of its own with the server; what goes from one to the other is up to `Exchange`.
+ * The border: a connection of the guest to a host that has a secret. This process ends the guest's TLS with a certificate of
+ * the session's authority and opens its own TLS to the server; `Exchange` passes requests and responses between the two.
  *
- * One connection of the guest is one to the server, so both end together. Nothing is held but what the streams of Node hold, and
- * the guest is given credit as they take its bytes.
+ * Each connection of the guest has its own to the server, so both end together. Only Node's streams buffer, and the guest
+ * gets credit as they take its bytes.
  */
 import * as https from "node:https"
 import type * as net from "node:net"
@@ -17,7 +17,7 @@ import type { Bound } from "./Placeholders.ts"
 import { maxHead, otherVersion, type Unfit } from "./RequestHead.ts"
 import type { Identity } from "./SessionAuthority.ts"
 import type { Peer, Splice } from "./Splice.ts"
-import { hostText, type Target } from "./Target.ts"
+import { hostText, type Target } from "../network/Target.ts"
 
 export interface Crossing {
   readonly target: Target
@@ -29,9 +29,9 @@ export interface Crossing {
   readonly mine: ReadonlyArray<Bound>
   readonly others: ReadonlyArray<Bound>
   readonly identity: () => Identity
-  /** Judges the first bytes; see `Splice`. */
+  /** Checks the first bytes; see `Splice`. */
   readonly check: (hello: ClientHello.Hello) => string | undefined
-  /** Writes down that the connection is refused, and gives the reason. */
+  /** Records that the connection is refused, and returns the reason. */
   readonly refuse: (unfit: Unfit) => string
   /** Called once. */
   readonly over: (problem: string | undefined) => void
@@ -42,7 +42,7 @@ const patience = 10_000
 
 let trusted: { readonly extra: string; readonly context: tls.SecureContext } | undefined
 
-/** Whom the host trusts: what Node does, and what the host's programs are told beside. */
+/** The authorities that the host trusts: Node's, and the additional ones of the host's programs. */
 const trust = (): tls.SecureContext => {
   const more = extras()
   const extra = more.join("\n")
@@ -55,7 +55,7 @@ const trust = (): tls.SecureContext => {
 export const make = (crossing: Crossing): Splice => {
   const { entry, mine, others, peer, socket, target } = crossing
   const guest = new GuestStream(peer, entry)
-  /** The first bytes, until they are judged. */
+  /** The first bytes, until they are checked. */
   let held: ReturnType<typeof ClientHello.reader> | undefined = ClientHello.reader()
   let guestEnded = false
   let done = false
@@ -73,7 +73,7 @@ export const make = (crossing: Crossing): Splice => {
   const refuse = (unfit: Unfit): void => {
     if (!done) finish(crossing.refuse(unfit))
   }
-  /** Callbacks of streams, out of which nothing may be thrown. */
+  /** For callbacks of streams, which must not throw. */
   const guarded =
     <A extends ReadonlyArray<unknown>>(act: (...given: A) => void) =>
     (...given: A): void => {
@@ -86,17 +86,17 @@ export const make = (crossing: Crossing): Splice => {
     }
   const lost = (error: Error): void => finish(`the server: ${Exchange.messageOf(error)}`)
 
-  // Streams that nobody uses any more may still fail.
+  // Streams can fail after their last use, too.
   guest.on("error", (error) => finish(`the guest: ${Exchange.messageOf(error)}`))
   socket.on("error", lost)
-  /** Both sides have said that they end. */
+  /** Called when a side has ended; does something when both have. */
   const ended = (): void => {
     if (guestEnded && guest.writableFinished)
       finish(exchange?.busy() === true ? "the guest closed the connection" : undefined)
   }
   guest.on("finish", ended)
 
-  /** Refuses a guest that speaks no HTTP/1.1. */
+  /** Refuses a guest that does not offer HTTP/1.1. */
   const otherHttp = (hello: ClientHello.Hello): string | undefined => {
     const offered = (hello._tag === "Hello" ? hello.protocols : null) ?? ["http/1.1"]
     if (offered.includes("http/1.1")) return undefined
@@ -104,7 +104,7 @@ export const make = (crossing: Crossing): Splice => {
     return crossing.refuse(otherVersion(`TLS for ${shown.join(", ")} only`))
   }
 
-  /** Speaks TLS with the server, and after that with the guest. */
+  /** Opens TLS to the server, and after that answers the guest's. */
   const begin = (): void => {
     const server = tls.connect({
       socket,
@@ -127,21 +127,21 @@ export const make = (crossing: Crossing): Splice => {
 
   const meet = (server: tls.TLSSocket): void => {
     const { cert, key } = crossing.identity()
-    const way = https.createServer({
+    const terminator = https.createServer({
       cert,
       key: key.export({ type: "pkcs8", format: "pem" }),
       ALPNProtocols: ["http/1.1"],
       insecureHTTPParser: false,
-      // Also of requests without one: those are refused here, and written down.
+      // Requests without a Host header are refused and recorded by `RequestHead`.
       requireHostHeader: false,
       maxHeaderSize: maxHead,
       keepAliveTimeout: 0,
       requestTimeout: 0,
       headersTimeout: 0
     })
-    // All headers that a head has room for: of more than a thousand, some versions of Node leave out the rest, framing included.
-    way.maxHeadersCount = 0
-    const made = Exchange.make(way, server, {
+    // No limit but the head's size: beyond a thousand headers, some versions of Node drop the rest, framing included.
+    terminator.maxHeadersCount = 0
+    const made = Exchange.make(terminator, server, {
       target,
       mine,
       others,
@@ -154,11 +154,11 @@ export const make = (crossing: Crossing): Splice => {
     })
     exchange = made
     ends.unshift(made.destroy)
-    way.on(
+    terminator.on(
       "secureConnection",
       guarded((secure: tls.TLSSocket) => {
         ends.unshift(() => secure.destroy())
-        // What the server ends when nothing is under way has ended in order.
+        // A server that closes an idle connection ends it in order.
         const over = (): void => {
           if (server.destroyed && !made.busy()) secure.end()
         }
@@ -172,7 +172,7 @@ export const make = (crossing: Crossing): Splice => {
         })
       })
     )
-    way.emit("connection", guest)
+    terminator.emit("connection", guest)
   }
 
   return {
@@ -191,7 +191,7 @@ export const make = (crossing: Crossing): Splice => {
     end: () => {
       if (done) return
       if (held !== undefined && held.all().length > 0) {
-        return finish(crossing.check({ _tag: "Not", problem: "a ClientHello that is cut short" }))
+        return finish(crossing.check({ _tag: "Not", problem: "a truncated ClientHello" }))
       }
       guestEnded = true
       guest.push(null)

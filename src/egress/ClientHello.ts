@@ -1,10 +1,10 @@
 /**
- * The server name in a TLS ClientHello (RFC 8446, RFC 6066), read from bytes that a hostile guest has written.
+ * Parses the server name out of a TLS ClientHello (RFC 8446, RFC 6066). The bytes come from a hostile guest.
  */
 
 /**
- * `More`: not all of it is there yet. `Not`: this is no ClientHello. `name` is null where the extension is absent, `protocols` are
- * those of ALPN.
+ * `More`: it is not complete yet. `Not`: it is not a ClientHello. `name` is null without the extension, `protocols` are those
+ * of ALPN.
  */
 export type Hello =
   | { readonly _tag: "More" }
@@ -14,7 +14,7 @@ export type Hello =
 /** A ClientHello may be large (post-quantum keys, ECH), but not larger than this many bytes, records included. */
 const maxHello = 64 * 1024
 
-/** Protocols of ALPN that are looked at. */
+/** The most protocols of ALPN that are read. */
 const maxProtocols = 32
 
 const not = (problem: string): Hello => ({ _tag: "Not", problem })
@@ -22,7 +22,7 @@ const more: Hello = { _tag: "More" }
 
 class Short extends Error {}
 
-/** Reads fields one after the other; throws `Short` at the end of the bytes. */
+/** Reads fields in order; throws `Short` at the end of the bytes. */
 const fields = (bytes: Buffer) => {
   let at = 0
   const take = (length: number): Buffer => {
@@ -39,7 +39,7 @@ const serverName = (value: Buffer): string => {
   const list = fields(fields(value).vector(2))
   const type = list.number(1)
   const name = list.vector(2)
-  if (type !== 0 || list.left() > 0) throw new Error("a server name that is no host's")
+  if (type !== 0 || list.left() > 0) throw new Error("a server name that is not a host name")
   return name.toString("latin1")
 }
 
@@ -69,16 +69,16 @@ const extensionsOf = (body: Buffer): Hello => {
   return { _tag: "Hello", name, protocols }
 }
 
-/** With ECH the name is the outer one, which is all that can be seen. */
+/** With ECH this is the outer name, the only visible one. */
 const parse = (body: Buffer): Hello => {
   try {
     return extensionsOf(body)
   } catch (error) {
-    return not(error instanceof Short || !(error instanceof Error) ? "a ClientHello that is cut short" : error.message)
+    return not(error instanceof Short || !(error instanceof Error) ? "a truncated ClientHello" : error.message)
   }
 }
 
-/** Bytes one after the other, in twice the room each time that it is too small. */
+/** Appends bytes to a buffer, which doubles when it is full. */
 const growing = () => {
   let room = Buffer.alloc(1024)
   let size = 0
@@ -97,14 +97,14 @@ const growing = () => {
 }
 
 /**
- * Reads the first bytes of a connection as they come. However small the pieces and the records are, each byte is looked at
- * once. `all` are the bytes that it has been given.
+ * Reads the first bytes of a connection as they come, and each byte once, however small the pieces and the records are.
+ * `all` are the bytes so far.
  */
 export const reader = (): { readonly read: (bytes: Uint8Array) => Hello; readonly all: () => Buffer } => {
   const raw = growing()
-  /** The handshake message out of its records. */
+  /** The handshake message, without the records' headers. */
   const message = growing()
-  /** Where the next byte of `raw` is that was not looked at, and how many of the record are left. */
+  /** The position in `raw` of the next unread byte, and how many bytes of its record are left. */
   let at = 0
   let left = 0
   let said: Hello = more
@@ -116,7 +116,7 @@ export const reader = (): { readonly read: (bytes: Uint8Array) => Hello; readonl
         if (bytes.length > at + 1 && bytes[at + 1] !== 3) return not("it is not TLS")
         if (bytes.length < at + 5) return more
         left = bytes.readUInt16BE(at + 3)
-        if (left === 0 || left > 16_384) return not("a TLS record of a length that there is not")
+        if (left === 0 || left > 16_384) return not("a TLS record with an invalid length")
         at += 5
       }
       const part = bytes.subarray(at, at + left)
@@ -125,7 +125,7 @@ export const reader = (): { readonly read: (bytes: Uint8Array) => Hello; readonl
       at += part.length
       left -= part.length
       const whole = message.all()
-      if (whole[0] !== 1) return not("TLS that begins with something else than a ClientHello")
+      if (whole[0] !== 1) return not("TLS that does not begin with a ClientHello")
       if (whole.length < 4) continue
       const wanted = 4 + whole.readUIntBE(1, 3)
       if (wanted > maxHello) return not("a ClientHello that is too long")

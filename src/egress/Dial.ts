@@ -1,10 +1,10 @@
-/** Connections of the host's own, to an address that has been judged. */
+/** Connects from the host to an address that was checked. */
 import * as Context from "effect/Context"
 import * as Data from "effect/Data"
 import * as Effect from "effect/Effect"
 import * as net from "node:net"
 
-/** No connection. `code` is the system's, such as ECONNREFUSED. */
+/** There is no connection. `code` is the system's, such as ECONNREFUSED. */
 export class DialFailed extends Data.TaggedError("DialFailed")<{ readonly code: string }> {}
 
 /** The socket is paused and half-open: either side may end first. */
@@ -28,5 +28,5 @@ const connect: Dial = (address, port) =>
     Effect.timeoutOrElse({ duration: patience, orElse: () => Effect.fail(new DialFailed({ code: "ETIMEDOUT" })) })
   )
 
-/** How the host connects. Tests bring their own, to stand in for the whole world. */
+/** How the host connects. Tests replace it, so that they need no network. */
 export const Dialler = Context.Reference<Dial>("exec-sandbox/egress/Dialler", { defaultValue: () => connect })

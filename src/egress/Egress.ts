@@ -1,6 +1,6 @@
 /**
- * Egress: a session's way out. Takes every connection that the guest asks for, decides about it, connects, joins the two and
- * writes it down.
+ * Egress: the host's part of a session's network. For every connection that the guest asks for it decides, connects, joins the
+ * two ends and records the attempt.
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
@@ -23,12 +23,12 @@ import * as Questions from "./Questions.ts"
 import { fileHosts, Finder, hostPort, type Registries } from "./Registries.ts"
 import { elsewhere, type Unfit } from "./RequestHead.ts"
 import { bounded, Resolver } from "./Resolver.ts"
-import { hostName } from "./Rules.ts"
+import { hostName } from "../network/Rules.ts"
 import * as SessionAuthority from "./SessionAuthority.ts"
 import * as Splice from "./Splice.ts"
-import { hostText, parseHost, type Target } from "./Target.ts"
+import { hostText, parseHost, type Target } from "../network/Target.ts"
 
-/** The guest's end of a connection that it asks for; see `guest/Connections`. */
+/** The guest's end of a connection that it asks for. */
 export interface Asked extends Splice.Peer {
   readonly request: { readonly host: string; readonly port: number }
   readonly note: (event: { readonly event: "connected" | "refused"; readonly errno?: string }) => void
@@ -37,27 +37,27 @@ export interface Asked extends Splice.Peer {
 export interface Egress {
   readonly accept: (asked: Asked) => Splice.Receiver
   readonly ledger: Ledger.Ledger
-  /** Gathers attempts from now on; `undefined` while nothing at all can be reached. */
+  /** Collects attempts from now on; `undefined` while the policy is `None`. */
   readonly watch: () => Ledger.Watch | undefined
   readonly policy: () => NetworkPolicy
-  /** What a guest needs to know where this policy holds; `null` where it needs no way out. */
+  /** What a guest needs for a network under this policy; `null` where it has none. */
   readonly grant: (policy: NetworkPolicy) => Grant | null
-  /** Holds for every connection from now on; open ones that it does not grant are cut off. */
+  /** Applies the policy to every new connection, and cuts off open ones that it does not grant. */
   readonly update: (policy: NetworkPolicy) => Effect.Effect<void>
   readonly explain: (target: Target) => Effect.Effect<Explanation>
-  /** What stands in the guest's environment for the session's secrets. */
+  /** The guest's environment variables for the session's secrets: names and placeholders. */
   readonly placeholders: Readonly<Record<string, string>>
-  readonly keeping: Keeping
+  readonly sessionSecrets: SessionSecrets
 }
 
-/** The secrets of a session, and of its forks, in whose memory are its placeholders and the trust in its authority. */
-export interface Keeping {
+/** The secrets of a session and its forks. Their guests remember the placeholders and trust the authority. */
+export interface SessionSecrets {
   readonly secrets: ReadonlyArray<Placeholders.Bound>
   readonly authority: SessionAuthority.SessionAuthority | undefined
 }
 
-/** Keeps secrets for a session. */
-export const keep = (given: Secrets): Effect.Effect<Keeping> =>
+/** Gives the secrets of a session placeholders and, if there are any, an authority. */
+export const bindSecrets = (given: Secrets): Effect.Effect<SessionSecrets> =>
   Effect.map(Clock.Clock, (clock) => {
     const secrets = Placeholders.bind(given)
     const authority = secrets.length === 0 ? undefined : SessionAuthority.make(() => clock.currentTimeMillisUnsafe())
@@ -65,31 +65,31 @@ export const keep = (given: Secrets): Effect.Effect<Keeping> =>
   })
 
 const nowhere: Registries = { indexes: [], env: {}, trusted: { env: {}, credentials: [] }, withheld: [] }
-const nothingKept: Keeping = { secrets: [], authority: undefined }
+const noSecrets: SessionSecrets = { secrets: [], authority: undefined }
 
-/** See `NetworkGrant` of `guest/Hello`. */
+/** A guest's network settings: certificate authorities (PEM) and environment variables for its programs. */
 export interface Grant {
   readonly authorities: string
   readonly env: Readonly<Record<string, string>>
 }
 
-/** Connections of a session that may be open or asked for at one time. */
+/** The most connections of a session that are open or being opened. */
 const maxConnections = 256
 
 interface Live {
   readonly entry: Ledger.Entry
   readonly target: Target
-  /** The address that is connected to; `undefined` where a proxy chose it. */
+  /** The address of the connection; `undefined` where a proxy chose it. */
   readonly address: string | undefined
-  /** Whether TLS had to name the target. */
+  /** Whether TLS had to contain the target's name. */
   readonly named: boolean
   readonly cut: (problem: string) => void
 }
 
-/** How a connect fails in the guest for what went wrong on the host. */
+/** The errno of the guest's connect for an error on the host. */
 const errnoOf = (code: string): string => (code === "ECONNREFUSED" ? code : "EHOSTUNREACH")
 
-/** A connect that does not come about. */
+/** A connect that is refused. */
 class Refused {
   readonly explanation: Explanation
   readonly reason: string | null
@@ -99,14 +99,14 @@ class Refused {
   }
 }
 
-/** Writes down that a connection is refused after it was made, and gives the reason. */
+/** Records that a connection is refused after it was made, and returns the reason. */
 type Refuse = (refused: Pick<Unfit, "reason" | "grant"> & { readonly rule: string }) => string
 
-/** Refuses TLS that does not name the target. */
+/** Refuses TLS whose server name is not the target. */
 const serverName =
   (target: Target, refuse: Refuse) =>
   (hello: Hello): string | undefined => {
-    // In ASCII: what else it might stand for is not for the server to guess.
+    // ASCII only: how else the server might read it is unknown.
     const written = hello._tag === "Hello" && hello.name !== null && /^[!-~]*$/.test(hello.name) ? hello.name : ""
     const said = parseHost(written)
     const name = hostText(target.host)
@@ -121,19 +121,19 @@ const serverName =
             : `TLS for ${JSON.stringify(hello.name.slice(0, 253))}`
           : hello._tag === "Not"
             ? hello.problem
-            : "a ClientHello that is cut short"
+            : "a truncated ClientHello"
     })
   }
 
-/** Makes the way out of one session; the scope's end cuts every connection off. */
+/** Makes the egress of one session; closing the scope cuts off every connection. */
 export const make = Effect.fnUntraced(function* (
   first: NetworkPolicy,
-  keeping: Keeping = nothingKept
+  sessionSecrets: SessionSecrets = noSecrets
 ): Effect.fn.Return<Egress, never, Scope.Scope> {
   const dial = yield* Dialler
   const route = routes(yield* ProxyEnvironment)
   const clock = yield* Clock.Clock
-  const { authority, secrets } = keeping
+  const { authority, secrets } = sessionSecrets
   const resolve = bounded(yield* Resolver, () => clock.currentTimeMillisUnsafe())
   const fork = yield* FiberSet.makeRuntime<never, void, never>()
   const find = yield* Finder
@@ -141,11 +141,11 @@ export const make = Effect.fnUntraced(function* (
   const live = new Set<Live>()
   let asked = 0
   let compiled: Compiled
-  /** Learns where the registries of a policy keep their files; what it finds is granted from then on. */
+  /** Finds out where the registries of a policy keep their files, and grants those hosts. */
   let learn: Effect.Effect<void> = Effect.void
   const registriesOf = (policy: NetworkPolicy): Registries =>
     policy._tag === "Packages" ? find(policy.ecosystems) : nowhere
-  const hold = (policy: NetworkPolicy): void => {
+  const apply = (policy: NetworkPolicy): void => {
     const registries = registriesOf(policy)
     const indexes = registries.indexes.map(({ url }) => hostPort(url))
     const mine = compile(policy, indexes)
@@ -153,14 +153,14 @@ export const make = Effect.fnUntraced(function* (
     learn = Questions.shared(
       fork,
       Effect.map(fileHosts(registries), (files) => {
-        // Unless another policy holds by now.
+        // Unless the policy has changed meanwhile.
         if (compiled === mine) compiled = compile(policy, indexes, files)
       })
     )
   }
   compiled = compile(first)
-  hold(first)
-  /** Grows with each policy. */
+  apply(first)
+  /** Counts changes of the policy. */
   let policies = 0
   const questions = Questions.make(fork)
   yield* Effect.addFinalizer(() =>
@@ -177,7 +177,7 @@ export const make = Effect.fnUntraced(function* (
     return Effect.map(learn, () => judge(compiled, target))
   }
 
-  /** The addresses that a granted target may be reached by. */
+  /** The addresses by which a granted target may be reached. */
   const addressesOf = Effect.fnUntraced(function* (target: Target) {
     const { host } = target
     if (host.kind === "address") return [host.address]
@@ -191,8 +191,8 @@ export const make = Effect.fnUntraced(function* (
   })
 
   /**
-   * The same by a proxy, which may find another address than this host: a name of which this one knows an address that is not
-   * to be reached is refused, and one that it does not know is left to the proxy.
+   * Connects through a proxy, which may resolve the name to another address than this host does. A name for which this host
+   * finds an address that must not be reached is refused; one that it cannot resolve is left to the proxy.
    */
   const reachThrough = Effect.fnUntraced(function* (target: Target, through: NonNullable<ReturnType<typeof route>>) {
     const { host } = target
@@ -227,7 +227,7 @@ export const make = Effect.fnUntraced(function* (
     return problem
   })
 
-  /** The same by a policy that still holds when the connection is there. */
+  /** Decides and connects, again if the policy has changed meanwhile. */
   const reach = Effect.fnUntraced(function* (target: Target, entry: Ledger.Entry) {
     for (;;) {
       const decided = policies
@@ -237,7 +237,7 @@ export const make = Effect.fnUntraced(function* (
     }
   })
 
-  /** Who must be named where the port is TLS's and a name was granted. */
+  /** Whether TLS must contain the target's name: on port 443, where a name was granted. */
   const mustName = ({ host, port }: Target): boolean =>
     port === 443 && host.kind === "name" && compiled.policy._tag !== "All" && host.name !== hostName
 
@@ -288,7 +288,7 @@ export const make = Effect.fnUntraced(function* (
         if (entry.decision === "allow") entry.reason = problem ?? null
       }
       peer.note({ event: "connected" })
-      // Of a connection that was made, the agent learns of its refusal by itself.
+      // The agent must be told that a connection which was already made is refused.
       const refuse: Refuse = (refused) => {
         peer.note({ event: "refused", errno: "ECONNRESET" })
         Object.assign(entry, { ...refused, decision: "deny", errno: "ECONNRESET" })
@@ -365,7 +365,7 @@ export const make = Effect.fnUntraced(function* (
     },
     update: (policy) =>
       Effect.sync(() => {
-        hold(policy)
+        apply(policy)
         policies++
         questions.forget()
         for (const it of live) {
@@ -384,7 +384,7 @@ export const make = Effect.fnUntraced(function* (
       if (compiled.policy._tag !== "Packages" || decision.rule !== "not-granted") return Effect.succeed(decision)
       return Effect.map(learn, () => judge(compiled, target))
     },
-    keeping,
+    sessionSecrets,
     placeholders: Object.fromEntries(secrets.map(({ name, placeholder }) => [name, placeholder]))
   }
 })

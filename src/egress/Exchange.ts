@@ -1,40 +1,40 @@
 /**
- * Requests of the guest and answers of the server, as they cross the border. All of HTTP is read and written by Node's own
- * server and client, the strict way: neither side ever sees the other's bytes, only what was understood of them.
+ * Passes the guest's requests to the server and its responses back. Node's own server and client parse and write all of HTTP,
+ * strictly: neither side ever gets the other's bytes, only what was parsed from them.
  */
 import * as http from "node:http"
 import type * as https from "node:https"
 import { Duplex, pipeline } from "node:stream"
 import { type Bound, scanner } from "./Placeholders.ts"
 import * as RequestHead from "./RequestHead.ts"
-import { hostText, type Target } from "./Target.ts"
+import { hostText, type Target } from "../network/Target.ts"
 
-/** What an exchange needs of the connection that it is on. */
+/** The connection that an exchange is on. */
 export interface Connection {
   readonly target: Target
   /** The secrets that are for the target, and those that are not. */
   readonly mine: ReadonlyArray<Bound>
   readonly others: ReadonlyArray<Bound>
-  /** These secrets are put into a request. */
+  /** Called with the names of the secrets that are put into a request. */
   readonly used: (names: ReadonlyArray<string>) => void
   readonly finish: (problem: string | undefined) => void
   readonly refuse: (unfit: RequestHead.Unfit) => void
-  /** For callbacks of streams, out of which nothing may be thrown. */
+  /** For callbacks of streams, which must not throw. */
   readonly guarded: <A extends ReadonlyArray<unknown>>(act: (...given: A) => void) => (...given: A) => void
 }
 
 export interface Exchange {
-  /** Whether a request waits for its answer. */
+  /** Whether a request waits for its response. */
   readonly busy: () => boolean
-  /** Tells when none does any more. */
+  /** Calls `then` when none waits any more. */
   readonly onIdle: (then: () => void) => void
   readonly destroy: () => void
 }
 
-/** Requests of one connection that are under way or wait. Nobody needs more than one at a time. */
+/** Requests in progress or waiting on one connection. Clients rarely have more than one. */
 const maxRequests = 16
 
-/** Keeps requests in line on the one connection there is. */
+/** Sends all requests over one connection, one after the other. */
 class OneConnection extends http.Agent {
   #socket: Duplex | undefined
   constructor(socket: Duplex) {
@@ -52,13 +52,13 @@ class OneConnection extends http.Agent {
   }
 }
 
-/** Written first, it sends the head at once and byte for byte; `flushHeaders` would send it as UTF-8. */
+/** Writing it first sends the head at once and byte for byte; `flushHeaders` would send it as UTF-8. */
 const nothing = Buffer.alloc(0)
 
 export const messageOf = (error: unknown): string =>
   error instanceof Error ? ("code" in error && typeof error.code === "string" ? error.code : error.message) : "a defect"
 
-/** Gives the guest the server's answer. */
+/** Sends the server's response to the guest. */
 const give = (
   answer: http.IncomingMessage,
   to: http.ServerResponse,
@@ -69,21 +69,21 @@ const give = (
   if (!keep) to.shouldKeepAlive = false
   to.writeHead(answer.statusCode ?? 502, answer.statusMessage ?? "", RequestHead.own(answer.rawHeaders))
   to.write(nothing)
-  // An answer that was cut short must not look whole.
+  // A truncated response must not look complete.
   pipeline(answer, to, (error) => {
     if (error !== undefined && error !== null) failed(messageOf(error))
   })
 }
 
-/** The head of an answer by which the connection becomes another, as it came. */
+/** The head of a response that switches protocols, as the server sent it. */
 const switching = ({ rawHeaders, statusMessage = "" }: http.IncomingMessage): string => {
   const lines = [`HTTP/1.1 101 ${statusMessage}`]
   for (let at = 0; at < rawHeaders.length; at += 2) lines.push(`${rawHeaders[at]}: ${rawHeaders[at + 1]}`)
   return `${lines.join("\r\n")}\r\n\r\n`
 }
 
-/** Serves what comes to `way` from the guest, over the one connection to the server. */
-export const make = (way: https.Server, server: Duplex, connection: Connection): Exchange => {
+/** Passes the requests that `guest` receives to `server`, over its one connection. */
+export const make = (guest: https.Server, server: Duplex, connection: Connection): Exchange => {
   const { finish, guarded, mine, others, refuse, target, used } = connection
   const agent = new OneConnection(server)
   let requests = 0
@@ -95,7 +95,7 @@ export const make = (way: https.Server, server: Duplex, connection: Connection):
   const unfit = (reason: string): void => refuse(new RequestHead.Unfit("http-syntax", reason, RequestHead.wellFormed))
   const lost = (error: Error): void => finish(`the server: ${messageOf(error)}`)
 
-  /** Begins to pass a request on, unless it is refused. */
+  /** Starts a request to the server, unless it is refused. */
   const ask = (request: http.IncomingMessage, upgrade?: string): http.ClientRequest | undefined => {
     const passed = RequestHead.read(request, target, mine, others, upgrade)
     if (passed instanceof RequestHead.Unfit) {
@@ -141,11 +141,11 @@ export const make = (way: https.Server, server: Duplex, connection: Connection):
     request.on("error", (error) => finish(`the guest: ${messageOf(error)}`))
     asked.write(nothing)
   })
-  way.on("request", handle)
-  way.on("checkContinue", handle)
-  way.on("connect", () => unfit("a request for a tunnel"))
-  // Of TLS, too.
-  way.on("clientError", (error: NodeJS.ErrnoException) => {
+  guest.on("request", handle)
+  guest.on("checkContinue", handle)
+  guest.on("connect", () => unfit("a request for a tunnel"))
+  // Also for failures of TLS.
+  guest.on("clientError", (error: NodeJS.ErrnoException) => {
     if (error.code === "HPE_PAUSED_H2_UPGRADE") refuse(RequestHead.otherVersion("HTTP/2"))
     else if (error.code?.startsWith("HPE_") === true) unfit(`HTTP that cannot be read: ${error.code}`)
     else finish(`the guest: ${messageOf(error)}`)
@@ -154,12 +154,12 @@ export const make = (way: https.Server, server: Duplex, connection: Connection):
   const onUpgrade = guarded((request: http.IncomingMessage, stream: Duplex, first: Buffer) => {
     const { upgrade = "" } = request.headers
     if (upgrade.toLowerCase() !== "websocket" || request.method !== "GET" || requests > 0) {
-      return unfit("a change to another protocol than WebSocket, or beside other requests")
+      return unfit("a protocol upgrade other than to WebSocket, or during other requests")
     }
     const asked = ask(request, upgrade)
     if (asked === undefined) return
     stream.on("error", (error) => finish(`the guest: ${messageOf(error)}`))
-    // The server may say no.
+    // The server may refuse the upgrade.
     const onResponse = guarded((answer: http.IncomingMessage) => {
       const response = new http.ServerResponse(request)
       response.assignSocket(request.socket)
@@ -181,7 +181,7 @@ export const make = (way: https.Server, server: Duplex, connection: Connection):
     asked.on("upgrade", onSwitch)
     asked.end()
   })
-  way.on("upgrade", onUpgrade)
+  guest.on("upgrade", onUpgrade)
 
   return {
     busy: () => requests > 0,

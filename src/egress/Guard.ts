@@ -1,13 +1,12 @@
 /**
- * Addresses that no policy reaches by accident: what is private, the host's own, or nobody's. They are reached only where a
- * rule names the address itself.
+ * Addresses that no policy grants by accident: private ones, the host's own, and reserved ones. They are reached only where a
+ * rule contains the address itself.
  *
- * 192.0.2.0/24, 198.51.100.0/24 and 203.0.113.0/24 are nobody's by RFC 5737 and yet not refused: there are networks whose
- * gateway answers for every public name with an address from there.
+ * 192.0.2.0/24, 198.51.100.0/24 and 203.0.113.0/24 are reserved by RFC 5737 but not guarded: there are networks whose gateway
+ * resolves every public name to an address from there.
  */
-import * as net from "node:net"
 import * as os from "node:os"
-import { embeddedV4 } from "./Target.ts"
+import { contains, embeddedV4, ranges } from "../network/Target.ts"
 
 /** Why an address is guarded. */
 export type Guarded =
@@ -21,7 +20,7 @@ export type Guarded =
   | "host-address"
 
 const tables: ReadonlyArray<readonly [Guarded, ReadonlyArray<string>]> = [
-  // Of the clouds' metadata services, those that lie in no other range, first.
+  // First, because some of them are in other ranges as well.
   ["metadata", ["169.254.169.254/32", "169.254.170.2/32", "168.63.129.16/32", "100.100.100.200/32", "192.0.0.192/32"]],
   ["metadata", ["fd00:ec2::254/128", "fd20:ce::254/128"]],
   ["loopback", ["127.0.0.0/8", "::1/128"]],
@@ -34,21 +33,8 @@ const tables: ReadonlyArray<readonly [Guarded, ReadonlyArray<string>]> = [
   ["reserved", ["64:ff9b:1::/48", "100::/64", "2001::/23"]]
 ]
 
-/** A set of addresses made of CIDR ranges. */
-export const ranges = (cidrs: ReadonlyArray<string>): net.BlockList => {
-  const list = new net.BlockList()
-  for (const cidr of cidrs) {
-    const [address = "", bits] = cidr.split("/")
-    list.addSubnet(address, Number(bits), address.includes(":") ? "ipv6" : "ipv4")
-  }
-  return list
-}
-
 const lists = tables.map(([why, cidrs]) => [why, ranges(cidrs)] as const)
 const globalV6 = ranges(["2000::/3"])
-
-export const contains = (list: net.BlockList, address: string): boolean =>
-  list.check(address, address.includes(":") ? "ipv6" : "ipv4")
 
 const ownAddresses = (): ReadonlySet<string> =>
   new Set(
@@ -64,6 +50,6 @@ export const guarded = (address: string, own: ReadonlySet<string> = ownAddresses
   if (!address.includes(":")) return undefined
   const inner = embeddedV4(address)
   if (inner !== undefined) return guarded(inner, own)
-  // What is not global unicast has no meaning out there.
+  // Other addresses than global unicast mean nothing on the Internet.
   return contains(globalV6, address) ? undefined : "reserved"
 }

@@ -1,4 +1,4 @@
-/** The guest's end of a connection as a stream of Node, at the guest's pace both ways. */
+/** The guest's end of a connection as a Node stream, at the guest's pace in both directions. */
 import { Duplex } from "node:stream"
 import type { Counts, Peer } from "./Splice.ts"
 
@@ -7,7 +7,7 @@ export class GuestStream extends Duplex {
   readonly #counts: Counts
   /** Bytes from the guest for which it has no new credit yet. */
   #owed = 0
-  /** What the guest has not taken yet, and who waits for that. */
+  /** Bytes that the guest has not taken yet, and the callback for when it has. */
   #unsent: Uint8Array | undefined
   #done: ((error?: Error | null) => void) | undefined
 

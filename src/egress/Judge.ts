@@ -1,12 +1,12 @@
 /**
- * The decision: what a policy makes of a target. Pure; what a name leads to is looked at by `judgeAddress` when it is known.
+ * Decides whether a policy grants a target. Pure. `judgeAddress` checks the address of a name once it is resolved.
  */
 import type { Explanation, NetworkPolicy } from "../NetworkPolicy.ts"
 import { type Guarded, guarded } from "./Guard.ts"
-import { granting, grantingAddress, hostName, parseRule, type Rule } from "./Rules.ts"
-import { hostText, type Target, targetText } from "./Target.ts"
+import { granting, grantingAddress, hostName, parseRule, type Rule } from "../network/Rules.ts"
+import { hostText, type Target, targetText } from "../network/Target.ts"
 
-/** A policy with its rules read. */
+/** A policy with its rules parsed. */
 export interface Compiled {
   readonly policy: NetworkPolicy
   readonly rules: ReadonlyArray<Rule>
@@ -18,14 +18,14 @@ const registry =
   (own: boolean) =>
   (rule: Rule): Rule => ({ ...rule, own, text: `packages: ${rule.text}` })
 
-/** Reads a policy's rules; `indexes` and `files` are `HOST:PORT` of registries, which `Packages` grants beside them. */
+/** Parses a policy's rules; `indexes` and `files` are `HOST:PORT` of registries, which `Packages` grants in addition. */
 export const compile = (
   policy: NetworkPolicy,
   indexes: ReadonlyArray<string> = [],
   files: ReadonlyArray<string> = []
 ): Compiled => {
   if (policy._tag === "None") return { policy, rules: [] }
-  // Bad rules have been refused by the policy's Schema; a registry whose host is none grants nothing.
+  // The policy's Schema has refused bad rules; a registry whose host is invalid grants nothing.
   return {
     policy,
     rules: [...read(policy.rules), ...read(indexes).map(registry(true)), ...read(files).map(registry(false))]
@@ -40,7 +40,7 @@ const ruleFor = (target: Target): string =>
 
 const grantFor = (target: Target): string => `allow ${JSON.stringify(ruleFor(target))} in the session's network policy`
 
-/** The decision as far as the target itself goes. */
+/** The decision by the target itself, before its name is resolved. */
 export const judge = ({ policy, rules }: Compiled, target: Target): Explanation => {
   const { host, port } = target
   if (policy._tag === "None") return deny("none", grantFor(target))
@@ -58,15 +58,15 @@ export const judge = ({ policy, rules }: Compiled, target: Target): Explanation 
   return deny("not-granted", grantFor(target))
 }
 
-/** What an own registry's address may be. */
+/** The guarded kinds of address that a configured registry may have. */
 const inside: ReadonlySet<Guarded> = new Set<Guarded>(["private", "carrier", "host-address"])
 
-/** Why an address that a granted target has led to is refused after all; `undefined` when it is not. */
+/** Why an address that a granted target resolved to is refused; `undefined` when it is not. */
 export const judgeAddress = ({ rules }: Compiled, target: Target, address: string): Explanation | undefined => {
   if (grantingAddress(rules, address, target.port) !== undefined) return undefined
   const why = guarded(address)
   if (why === undefined) return undefined
   if (granting(rules, target)?.own === true && inside.has(why)) return undefined
   const written = address.includes(":") ? `[${address}]` : address
-  return deny(why, `allow "${written}:${target.port}" beside the name in the session's network policy`)
+  return deny(why, `allow "${written}:${target.port}" in addition to the name in the session's network policy`)
 }

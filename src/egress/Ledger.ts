@@ -1,10 +1,10 @@
 /**
- * What a session tried to reach, attempt by attempt: for the receipts of the executions during which it happened, and the
- * latest ones for whoever asks.
+ * Records each attempt of a session to connect, for the receipts of the executions that run meanwhile and for the session's
+ * list of the latest attempts.
  */
 import type { NetworkAttempt } from "../Receipt.ts"
 
-/** An attempt while it goes on. */
+/** An attempt, updated while it goes on. */
 export interface Entry {
   readonly name: string
   readonly port: number
@@ -13,32 +13,32 @@ export interface Entry {
   reason: string | null
   bytesIn: number
   bytesOut: number
-  /** What would have allowed it, of one that was refused. */
+  /** What would have allowed it; set when it is refused. */
   grant: string | null
-  /** What the guest's connect was answered with, of one that was refused; ECONNRESET after it was connected. */
+  /** The errno of the guest's connect; set when it is refused. ECONNRESET after it was connected. */
   errno: string | null
-  /** Secrets that were put into what the guest sent, where there are any for the host. */
+  /** The secrets that were put into requests; set where there are any for the host. */
   secrets?: ReadonlyArray<string>
 }
 
-/** Attempts kept for each receipt, and for the session; what is beyond is counted. */
+/** The most attempts recorded for a receipt, and for the session; the rest is only counted. */
 const maxEntries = 200
-/** Attempts kept beside the first ones, because a task fails with one of its last. */
+/** The most of the last attempts that are kept in addition, because a task often fails with its last one. */
 const maxLast = 64
 
 export interface Watch {
   readonly attempts: () => ReadonlyArray<NetworkAttempt>
   readonly omitted: () => number
-  /** Those that were refused, of the first and the last ones. */
+  /** The refused ones among the first and the last. */
   readonly refused: () => ReadonlyArray<Entry>
   readonly stop: () => void
 }
 
 export interface Ledger {
   readonly open: (name: string, port: number) => Entry
-  /** Gathers from now on. */
+  /** Collects attempts from now on. */
   readonly watch: () => Watch
-  /** The latest attempts of all, the oldest first. */
+  /** The session's latest attempts, the oldest first. */
   readonly latest: () => ReadonlyArray<NetworkAttempt>
 }
 

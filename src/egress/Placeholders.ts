@@ -1,13 +1,14 @@
 /**
- * Placeholders: what stands for a secret in the guest, how it is found in what the guest sends, and what it is replaced by.
+ * Placeholders: the texts that a guest has in place of secrets. Makes them, finds them in what the guest sends, and replaces
+ * them with the secrets.
  */
 import * as Redacted from "effect/Redacted"
 import { randomBytes } from "node:crypto"
 import type { Secrets } from "../Secrets.ts"
-import { granting, parseSecretHost, type Rule } from "./Rules.ts"
-import type { Target } from "./Target.ts"
+import { granting, parseSecretHost, type Rule } from "../network/Rules.ts"
+import type { Target } from "../network/Target.ts"
 
-/** What every placeholder begins with, of whichever session. */
+/** The beginning of every placeholder, of any session. */
 const beginning = "exec-sandbox-secret-"
 const anyPlaceholder = /exec-sandbox-secret-[0-9a-f]{40}/
 
@@ -35,10 +36,10 @@ const inBase64 = (text: string): ReadonlyArray<string> =>
 
 const patternsOf = (text: string): ReadonlyArray<Buffer> => [text, ...inBase64(text)].map((it) => Buffer.from(it))
 
-/** Most bytes have nothing to do with any placeholder: these are looked for first. */
+/** Looked for first, because most bytes contain no placeholder at all. */
 const beginnings = patternsOf(beginning)
 
-/** Gives each secret a placeholder of this session. */
+/** Makes a placeholder for each secret. */
 export const bind = (secrets: Secrets): ReadonlyArray<Bound> =>
   Object.entries(secrets).map(([name, { header, hosts, value }]) => {
     const placeholder = beginning + randomBytes(20).toString("hex")
@@ -61,7 +62,7 @@ export const find = (bytes: Buffer, secrets: ReadonlyArray<Bound>): string | und
   return secrets.find(({ patterns }) => patterns.some((it) => bytes.includes(it)))?.name
 }
 
-/** Looks for placeholders in bytes that come one piece after the other. */
+/** Looks for placeholders in a stream of bytes, also across its pieces. */
 export const scanner = (secrets: ReadonlyArray<Bound>): ((piece: Uint8Array) => string | undefined) => {
   const longest = Math.max(0, ...secrets.flatMap(({ patterns }) => patterns.map(({ length }) => length)))
   let before = Buffer.alloc(0)
@@ -73,12 +74,12 @@ export const scanner = (secrets: ReadonlyArray<Bound>): ((piece: Uint8Array) => 
   }
 }
 
-/** A text that looks like a placeholder, of this session or another. */
+/** Whether a text contains something like a placeholder, of this session or another. */
 export const looksLikeOne = (text: string): boolean => anyPlaceholder.test(text)
 
 const basic = /^(Basic +)([A-Za-z0-9+/]+={0,2})$/i
 
-/** A header's value with the secrets in it, and which they were. */
+/** A header's value with the secrets put in, and their names. */
 export const fill = (
   name: string,
   given: string,

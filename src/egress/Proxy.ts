@@ -1,26 +1,25 @@
 /**
- * Connections through the HTTP proxy of a host that has no other way out: by CONNECT, whatever is then said in them. The
- * decision by name stays with the policy; which address the name leads to is the proxy's to find out.
+ * Connects through an HTTP proxy by CONNECT, whatever protocol follows. The policy still decides by name; the proxy resolves
+ * the name.
  */
 import * as Effect from "effect/Effect"
 import type * as net from "node:net"
 import { unquoted } from "./Credentials.ts"
 import { type Dial, DialFailed } from "./Dial.ts"
-import { contains } from "./Guard.ts"
-import { defaultPorts, hostName, parseRule } from "./Rules.ts"
-import { type Target, targetText } from "./Target.ts"
+import { defaultPorts, hostName, parseRule } from "../network/Rules.ts"
+import { contains, type Target, targetText } from "../network/Target.ts"
 
-/** Variables that tell programs of their proxies, in upper or lower case. */
+/** Environment variables that configure proxies, in upper or lower case. */
 export type Environment = { readonly [name: string]: string | undefined }
 
-/** A proxy; `undefined` where a URL is none of `http://`. */
+/** A proxy with an `http://` URL. */
 interface Via {
   readonly host: string
   readonly port: number
   readonly authorization: string | undefined
 }
 
-/** The proxy by which a target is reached; `undefined` for what is connected to directly. */
+/** The proxy for a target; `undefined` to connect directly. `via` is undefined where its URL is not an `http://` one. */
 export type Route = (target: Target) => { readonly via: Via | undefined } | undefined
 
 const read = (text: string): Via | undefined => {
@@ -75,13 +74,13 @@ export const routes = (env: Environment | undefined): Route => {
 const maxHead = 16 * 1024
 const patience = "10 seconds"
 
-/** Has a proxy connect to a target by its name. The socket is paused and half-open, as `dial` gives it. */
+/** Connects to a target through a proxy, by name. The socket is paused and half-open, as `dial` returns it. */
 export const dialThrough = (
   dial: Dial,
   via: Via | undefined,
   target: Target
 ): Effect.Effect<net.Socket, DialFailed> => {
-  if (via === undefined) return Effect.fail(new DialFailed({ code: "the proxy is none of http://HOST:PORT" }))
+  if (via === undefined) return Effect.fail(new DialFailed({ code: "the proxy must be http://HOST:PORT" }))
   const place = targetText(target)
   const credentials = via.authorization === undefined ? "" : `Proxy-Authorization: ${via.authorization}\r\n`
   return Effect.flatMap(dial(via.host, via.port), (socket) =>
@@ -100,7 +99,7 @@ export const dialThrough = (
       const onData = (bytes: Buffer): void => {
         head = Buffer.concat([head, bytes])
         const end = head.indexOf("\r\n\r\n")
-        if (end < 0 && head.length > maxHead) return fail("the proxy does not answer as one")
+        if (end < 0 && head.length > maxHead) return fail("the proxy does not answer with HTTP")
         if (end < 0) return
         const [, status] = /^HTTP\/1\.[01] (\d{3})(?= |\r)/.exec(head.toString("latin1", 0, 64)) ?? []
         if (status?.startsWith("2") !== true) return fail(`the proxy answers ${status ?? "no HTTP"}`)

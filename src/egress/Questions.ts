@@ -1,15 +1,15 @@
-/** What a policy's `ask` says: once for each target, and within its time, however many wait for it and whoever leaves. */
+/** Calls a policy's `ask` once for each target, within its time, however many connections wait for the answer or give up. */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import type { Explanation, NetworkPolicy } from "../NetworkPolicy.ts"
-import { hostText, type Target, targetText } from "./Target.ts"
+import { hostText, type Target, targetText } from "../network/Target.ts"
 
-/** Questions of a session that may wait for their answers at one time, and answers that are kept. */
+/** The most questions of a session that wait for answers, and the most answers that are kept. */
 const maxWaiting = 256
 const maxAnswers = 1024
 const defaultAskMs = 30_000
 
-/** Runs it once, for all who want its answer, and goes on when one of them leaves. */
+/** Runs the effect once for all callers; it goes on when one of them is interrupted. */
 export const shared = <A>(
   fork: (effect: Effect.Effect<void>) => unknown,
   effect: Effect.Effect<A>
@@ -27,7 +27,7 @@ type Asking = Extract<NetworkPolicy, { readonly _tag: "Allow" }>
 
 export interface Questions {
   readonly ask: (policy: Asking, target: Target) => Effect.Effect<Explanation>
-  /** All answers are of a policy that does not hold any more. */
+  /** Drops all answers, because the policy has changed. */
   readonly forget: () => void
 }
 
@@ -45,7 +45,7 @@ export const make = (fork: (effect: Effect.Effect<void>) => unknown): Questions 
           rule,
           grant: `allow ${JSON.stringify(text)} in the session's network policy`
         })
-        // Who asks may leave, and the question stays.
+        // A caller may be interrupted; the question goes on.
         if (ask === undefined || waiting >= maxWaiting) return Effect.succeed(denied("ask: too many questions at once"))
         waiting++
         const question = { host: hostText(target.host), port: target.port, target: text }

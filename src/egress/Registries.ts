@@ -1,7 +1,7 @@
 /**
- * Where this host's package tools fetch from, as they themselves are told: the environment and the configuration files of pip
- * and uv, and of npm; what apt says of itself. What a tool does without any of these is its own default. So a company's mirror
- * is found without a word about it, and no other host is ever assumed: where an index keeps its files is learnt from the index.
+ * Finds where this host's package tools fetch from: in the environment and the configuration files of pip, uv and npm, and
+ * from apt; else each tool's own default. So a company's mirror needs no further setting, and no other host is granted: the
+ * index itself says where it keeps its files.
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -13,13 +13,13 @@ import * as https from "node:https"
 import * as os from "node:os"
 import * as path from "node:path"
 import * as tls from "node:tls"
-import { type DebianMirror, variables } from "../image/DebianMirror.ts"
+import { type DebianMirror, variables } from "../internal/DebianMirror.ts"
 import { type Ecosystem, ProxyEnvironment } from "../NetworkPolicy.ts"
 import { authorities } from "./Authorities.ts"
 import { type Found, inNpm, inPip } from "./Credentials.ts"
-import { parseSecretHost } from "./Rules.ts"
+import { parseSecretHost } from "../network/Rules.ts"
 
-/** An index: where it is, and a page of it that tells where its files are. */
+/** An index: its URL, and a page of it that links to its files. */
 export interface Index {
   readonly url: URL
   readonly page: URL
@@ -27,20 +27,20 @@ export interface Index {
 
 export interface Registries {
   readonly indexes: ReadonlyArray<Index>
-  /** What tells a guest's tools the same; empty where they need not be told. */
+  /** Environment variables that configure the guest's tools alike; empty where their defaults are right. */
   readonly env: Readonly<Record<string, string>>
-  /** Credentials that can be put in at the border, for tools that run nobody's code; `env` with stand-ins for them. */
+  /** For tools that run no foreign code: credentials that the border can put in, and `env` with stand-ins for them. */
   readonly trusted: {
     readonly env: Readonly<Record<string, string>>
     readonly credentials: ReadonlyArray<{ readonly standIn: string; readonly host: string; readonly value: string }>
   }
-  /** `HOST:PORT` of those for which this host has credentials that cannot be put in. */
+  /** `HOST:PORT` of registries whose credentials the border cannot put in. */
   readonly withheld: ReadonlyArray<string>
 }
 
 type Env = { readonly [name: string]: string | undefined }
 
-/** What the tools themselves fall back to: pip, npm and, for Debian, mmdebstrap. */
+/** The defaults of pip, of npm and, for Debian, of mmdebstrap. */
 const defaults = {
   python: "https://pypi.org/simple",
   javascript: "https://registry.npmjs.org",
@@ -59,7 +59,7 @@ const readFile = (file: string): string => {
 const first = (...values: ReadonlyArray<string | undefined>): string | undefined =>
   values.find((value) => value !== undefined && value.trim() !== "")
 
-/** `name = value` of an ini file's sections, the last one counting; a value may go on in indented lines. */
+/** `name = value` in some sections of an ini file. The last one counts; indented lines continue a value. */
 const ini = (text: string, sections: ReadonlyArray<string>): ReadonlyMap<string, string> => {
   const found = new Map<string, string>()
   let section = ""
@@ -79,7 +79,7 @@ const ini = (text: string, sections: ReadonlyArray<string>): ReadonlyMap<string,
   return found
 }
 
-/** What several files say together, the later ones counting more. */
+/** The settings of several files; later files override earlier ones. */
 const merged = (files: ReadonlyArray<string>, sections: ReadonlyArray<string>): ReadonlyMap<string, string> => {
   const all = new Map<string, string>()
   for (const file of files) for (const [name, value] of ini(readFile(file), sections)) all.set(name, value)
@@ -88,7 +88,7 @@ const merged = (files: ReadonlyArray<string>, sections: ReadonlyArray<string>): 
 
 const words = (text: string | undefined): ReadonlyArray<string> => (text ?? "").split(/\s+/).filter((it) => it !== "")
 
-/** pip's files, what is read later counting more. */
+/** pip's files, in the order in which pip reads them. */
 const pipFiles = (env: Env, home: string): ReadonlyArray<string> => {
   if (env["PIP_CONFIG_FILE"] === "/dev/null") return []
   const config = first(env["XDG_CONFIG_HOME"]) ?? path.join(home, ".config")
@@ -103,11 +103,11 @@ const pipFiles = (env: Env, home: string): ReadonlyArray<string> => {
   ]
 }
 
-/** A string's value in a piece of TOML. */
+/** The string under a key in a piece of TOML. */
 const key = (from: string, name: string): string | undefined =>
   new RegExp(`^\\s*${name}\\s*=\\s*"([^"]+)"`, "m").exec(from)?.[1]
 
-/** uv's indexes: of `[[index]]` tables and the two older keys. Only what is on one line is read. */
+/** uv's indexes: in `[[index]]` tables and under the two older keys. Only values on one line are read. */
 const uvIndexes = (text: string): { readonly index: string | undefined; readonly extra: ReadonlyArray<string> } => {
   const top = text.split(/^\s*\[/m, 1)[0] ?? ""
   const tables = text
@@ -125,15 +125,15 @@ const uvIndexes = (text: string): { readonly index: string | undefined; readonly
   }
 }
 
-/** What one ecosystem's tools are told. */
+/** The configuration of one ecosystem's tools. */
 interface Told {
   readonly index: string | undefined
   readonly extra: ReadonlyArray<string>
-  /** npm's setting for each scope that has a registry of its own. */
+  /** npm's setting for each scope with its own registry. */
   readonly scoped: ReadonlyMap<string, string>
-  /** pip's hosts that need no TLS, or none that anybody vouches for. */
+  /** pip's trusted hosts, which need no TLS or no valid certificate. */
   readonly insecure?: ReadonlyArray<string>
-  /** What credentials this host has for it. */
+  /** The credentials of this host for a URL. */
   readonly secret: (url: URL) => Found
 }
 
@@ -176,7 +176,7 @@ const javascript = (env: Env, home: string): Told => {
   }
 }
 
-/** What apt is told, with what it would be where nobody said so. */
+/** apt's mirror, with defaults where it has none. */
 const completed = (mirror: DebianMirror): DebianMirror =>
   mirror.main === undefined
     ? { ...mirror, main: defaults.debian, security: mirror.security ?? defaults.security }
@@ -189,11 +189,11 @@ const debian = ({ httpsProxy, main, proxy, security }: DebianMirror): Told => ({
   secret: inPip(readFile("/etc/apt/auth.conf"))
 })
 
-/** Names of this host in a URL, which mean the guest itself inside a guest. */
+/** Names that mean this host here, and the guest itself inside a guest. */
 const loopback = /^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$/
 const loopbackHost = /^(localhost|127\.\d+\.\d+\.\d+|\[::1\])(?=:|$)/
 
-/** A URL as a guest may have it: without credentials, and with this host by the name it has in there. */
+/** A URL for a guest: without credentials, and with the guest's name for this host. */
 const forGuest = (url: URL, standIn: string | undefined = undefined): string => {
   const copy = new URL(url)
   if (standIn === undefined) copy.username = ""
@@ -217,7 +217,7 @@ const below = (url: URL, name: string): URL => new URL(name, url.href.endsWith("
 
 const printable = /^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$/
 
-/** What this host's tools are told. With a `mirror`, it is one of them. */
+/** The registries that this host's tools are configured for, and `mirror`. */
 export const configured = (
   ecosystems: ReadonlyArray<Ecosystem>,
   env: Env = process.env,
@@ -238,7 +238,7 @@ export const configured = (
   for (const [ecosystem, { extra, index, insecure = [], scoped, secret }] of tools) {
     const main = parse(index ?? "")
     const others = extra.map(parse).filter(isUrl)
-    // A page of each index that there is in all of them, and says where files are.
+    // A page that every index of this kind has, and that links to files.
     const page = { python: "pip/", javascript: "npm/latest", debian: "" }[ecosystem]
     const standIns = new Map<string, string>()
     for (const url of [main ?? new URL(defaults[ecosystem]), ...others]) {
@@ -246,7 +246,7 @@ export const configured = (
       const found = secret(url)
       if (found === undefined) continue
       const host = hostPort(url)
-      // At the border there is TLS, for a name, and a value that a header may have.
+      // The border needs TLS, a name, and a value that is valid in a header.
       if (
         found === "Withheld" ||
         url.protocol !== "https:" ||
@@ -268,7 +268,7 @@ export const configured = (
         if (list !== "") Object.assign(to, { PIP_EXTRA_INDEX_URL: list, UV_INDEX: list })
       }
       tell(told, (url) => forGuest(url))
-      // pip needs no TLS with the host that it runs on, which a guest does not know by that name.
+      // pip needs no TLS to localhost; a guest has another name for this host.
       const near = [main, ...others].some((url) => url?.protocol === "http:" && loopback.test(url.hostname))
       const plain = new Set([...(near ? ["host"] : []), ...insecure.map((it) => it.replace(loopbackHost, "host"))])
       if (plain.size > 0) told["PIP_TRUSTED_HOST"] = [...plain].join(" ")
@@ -304,7 +304,7 @@ const filesOf = (body: string): ReadonlyArray<string> => {
   return [...(project?.files ?? []).map(({ url }) => url), ...(version === undefined ? [] : [version.dist.tarball])]
 }
 
-/** Where a page of an index sends a tool for files, as URLs. */
+/** The links to files on a page of an index. */
 const links = (index: Index, body: string, type: string): ReadonlyArray<URL> => {
   const texts = type.includes("json")
     ? filesOf(body)
@@ -318,7 +318,7 @@ const links = (index: Index, body: string, type: string): ReadonlyArray<URL> => 
   })
 }
 
-/** Bytes of a page that are read, and how long it may take, in ms. */
+/** The most bytes of a page that are read, and how long that may take, in ms. */
 const maxPage = 4 * 1024 * 1024
 const patienceMs = 10_000
 
@@ -327,7 +327,7 @@ const accept = "application/vnd.pypi.simple.v1+json, application/json;q=0.9, tex
 const fetchPage = (index: Index, proxyEnv: NodeJS.ProcessEnv | undefined): Effect.Effect<ReadonlyArray<URL>> =>
   Effect.callback<ReadonlyArray<URL>>((resume) => {
     const { page } = index
-    // With connections that end with their one request; Node knows the proxy's variables by itself.
+    // Connections that end with their one request. Node reads the proxy's variables by itself.
     const agents = {
       http: () => new http.Agent(proxyEnv === undefined ? {} : { proxyEnv }),
       https: () => new https.Agent(proxyEnv === undefined ? {} : { proxyEnv })
@@ -356,12 +356,12 @@ const fetchPage = (index: Index, proxyEnv: NodeJS.ProcessEnv | undefined): Effec
     return Effect.sync(() => request.destroy())
   }).pipe(Effect.timeoutOrElse({ duration: patienceMs, orElse: () => Effect.succeed([]) }))
 
-/** Hosts that one index may name for its files. */
+/** The most hosts of files that are granted for one index. */
 const maxHosts = 16
 
 const known = new Map<string, ReadonlyArray<string>>()
 
-/** `HOST:PORT` of everything that the indexes' files come from; asked once for each index, and again after a failure. */
+/** `HOST:PORT` of all hosts of the indexes' files. Fetched once for each index, and again after a failure. */
 export const fileHosts = ({ indexes }: Registries): Effect.Effect<ReadonlyArray<string>> =>
   Effect.forEach(
     indexes,
@@ -377,13 +377,13 @@ export const fileHosts = ({ indexes }: Registries): Effect.Effect<ReadonlyArray<
     { concurrency: 4 }
   ).pipe(Effect.map((hosts) => Array.from(new Set(hosts.flat()))))
 
-/** A URL's host and port, by the name the host has inside a guest. */
+/** A URL's host and port, with the guest's name for this host. */
 export const hostPort = (url: URL): string => {
   const port = url.port !== "" ? url.port : url.protocol === "http:" ? "80" : "443"
   return `${loopback.test(url.hostname) ? "host" : url.hostname}:${port}`
 }
 
-/** How registries are found. Tests bring their own. */
+/** How registries are found. Tests replace it. */
 export const Finder = Context.Reference<
   (ecosystems: ReadonlyArray<Ecosystem>, mirror?: DebianMirror | undefined) => Registries
 >("exec-sandbox/egress/Registries/Finder", {

@@ -1,34 +1,17 @@
 /**
- * Heads of HTTP requests that a hostile guest has written, after Node's strict parser has read them: whether one may be
- * passed on, and what is passed on instead of it. Framing is never copied but made again, so both sides agree on it.
+ * Checks the heads of a hostile guest's HTTP requests, after Node's strict parser, and makes the heads that are sent to the
+ * server. Framing is never copied but written again, so that both sides agree on it.
  */
 import type { IncomingMessage } from "node:http"
 import { fill, find, type Bound, looksLikeOne } from "./Placeholders.ts"
-import { hostText, parseHost, parsePort, splitPort, type Target, targetText } from "./Target.ts"
+import { framing, hops } from "../network/Headers.ts"
+import { hostText, parseHost, parsePort, splitPort, type Target, targetText } from "../network/Target.ts"
 
-/** Bytes of a head, before and after secrets were put into it. */
+/** The most bytes of a head, before and after secrets are put in. */
 export const maxHead = 64 * 1024
 const maxFilled = 256 * 1024
 
-/** What is said between two neighbours, and how the body is framed. */
-const hops = new Set([
-  "connection",
-  "keep-alive",
-  "proxy-connection",
-  "proxy-authenticate",
-  "proxy-authorization",
-  "te",
-  "trailer",
-  "transfer-encoding",
-  "upgrade",
-  "http2-settings"
-])
-const framing = new Set(["content-length", "expect", "host"])
-
-/** Whether a header is not the request's own, so that no secret can be in it. `name` is in lower case. */
-export const reserved = (name: string): boolean => hops.has(name) || framing.has(name)
-
-/** Why a request is refused: the rule, and what is wrong. `grant` is what would be right. */
+/** Why a request is refused: the rule, what is wrong, and in `grant` what would be right. */
 export class Unfit {
   readonly rule: "http-syntax" | "http-version" | "http-host" | "secret"
   readonly reason: string
@@ -40,11 +23,11 @@ export class Unfit {
   }
 }
 
-export const wellFormed = "write the request as HTTP/1.1 in one way only"
+export const wellFormed = "send an unambiguous HTTP/1.1 request"
 
 const syntax = (reason: string): Unfit => new Unfit("http-syntax", reason, wellFormed)
 
-/** A request in a version of HTTP that is not read here. */
+/** Refuses another version of HTTP. */
 export const otherVersion = (reason: string): Unfit => new Unfit("http-version", reason, "speak HTTP/1.1")
 
 /** Name, value, name, value … as pairs; the names in lower case. */
@@ -55,7 +38,7 @@ const pairs = function* (raw: ReadonlyArray<string>) {
   }
 }
 
-/** The headers of a message that are its own, in their order, as they were written. */
+/** The end-to-end headers of a message, in their order and spelling. */
 export const own = (raw: ReadonlyArray<string>): Array<string> => {
   const passed: Array<string> = []
   for (const { name, value, written } of pairs(raw)) if (!hops.has(name)) passed.push(written, value)
@@ -66,7 +49,7 @@ const problemOf = (request: IncomingMessage, target: Target): Unfit | undefined 
   const { httpVersion, method, rawHeaders, url = "" } = request
   if (httpVersion !== "1.1" && httpVersion !== "1.0") return otherVersion(`HTTP ${httpVersion}`)
   if (!url.startsWith("/") && !(url === "*" && method === "OPTIONS")) {
-    return syntax("a request for something else than a path of this host")
+    return syntax("a request target that is not a path on this host")
   }
   const all = [...pairs(rawHeaders)]
   const values = (name: string) => all.filter((it) => it.name === name).map(({ value }) => value)
@@ -75,10 +58,10 @@ const problemOf = (request: IncomingMessage, target: Target): Unfit | undefined 
     return syntax("a transfer encoding other than chunked")
   }
   if (codings.length > 0 && httpVersion === "1.0") return syntax("a transfer encoding in HTTP/1.0")
-  // Twice, or beside a transfer encoding, Node's parser refuses it.
-  if (values("content-length").some((length) => !/^\d{1,15}$/.test(length))) return syntax("a length that is none")
+  // Node's parser refuses two of them, and one in addition to a transfer encoding.
+  if (values("content-length").some((length) => !/^\d{1,15}$/.test(length))) return syntax("an invalid content-length")
   const hosts = values("host")
-  if (hosts.length !== 1) return syntax(hosts.length === 0 ? "no host" : "two hosts")
+  if (hosts.length !== 1) return syntax(hosts.length === 0 ? "no host header" : "two host headers")
   const [written = ""] = hosts
   const { host, port } = splitPort(written)
   const said = parseHost(host)
@@ -88,15 +71,15 @@ const problemOf = (request: IncomingMessage, target: Target): Unfit | undefined 
   return new Unfit("http-host", `HTTP for ${JSON.stringify(written.slice(0, 253))}`, grant)
 }
 
-/** What goes to the server instead of a request, and which secrets are in it. */
+/** The headers for the server, and the names of the secrets in them. */
 export interface Passed {
   readonly headers: ReadonlyArray<string>
   readonly used: ReadonlyArray<string>
 }
 
 /**
- * Reads a request to `target`, for which `mine` are the secrets and `others` are not. `upgrade` is the protocol that is
- * changed to, if it is.
+ * Checks a request to `target`. `mine` are the secrets for it, `others` the session's other secrets, `upgrade` is the protocol
+ * of an upgrade.
  */
 export const read = (
   request: IncomingMessage,
@@ -125,19 +108,19 @@ export const read = (
       )
     }
     size += written.length + filled.value.length
-    if (size > maxFilled) return syntax("a head that is too long")
+    if (size > maxFilled) return syntax("a request head that is too long")
     headers.push(written, filled.value)
   }
   const { headers: has, method = "" } = request
   if (has["transfer-encoding"] !== undefined) headers.push("Transfer-Encoding", "chunked")
-  // Where a body is usual, its absence is said.
+  // These methods usually have a body, so its absence is stated.
   else if (has["content-length"] === undefined && /^(?:POST|PUT|PATCH)$/.test(method))
     headers.push("Content-Length", "0")
   if (upgrade !== undefined) headers.push("Connection", "Upgrade", "Upgrade", upgrade)
   return { headers, used: [...used] }
 }
 
-/** A placeholder on its way to who it is not for. */
+/** Refuses a placeholder that is sent to a host that its secret is not for. */
 export const elsewhere = (secret: string, target: Target): Unfit =>
   new Unfit(
     "secret",

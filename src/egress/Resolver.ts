@@ -1,6 +1,6 @@
 /**
- * Names to addresses, by the host's own resolver and only for names that are granted. An answer holds for a while, so that a
- * guest cannot make the host ask on and on; each connection goes to an address of the answer that was judged.
+ * Resolves granted names with the host's own resolver. Answers are cached for a while, so that a guest cannot flood the
+ * resolver; each connection goes to an address of the answer that was checked.
  */
 import * as Context from "effect/Context"
 import * as Data from "effect/Data"
@@ -9,12 +9,12 @@ import * as Fiber from "effect/Fiber"
 import * as Semaphore from "effect/Semaphore"
 import * as dns from "node:dns"
 
-/** The name leads nowhere. `code` is the resolver's, such as ENOTFOUND. */
+/** The name has no address. `code` is the resolver's, such as ENOTFOUND. */
 export class Unresolved extends Data.TaggedError("Unresolved")<{ readonly code: string }> {}
 
 export type Resolve = (name: string) => Effect.Effect<ReadonlyArray<string>, Unresolved>
 
-/** Addresses of one name that are looked at. */
+/** The most addresses of one name that are used. */
 const maxAddresses = 16
 
 const lookup: Resolve = (name) =>
@@ -26,32 +26,30 @@ const lookup: Resolve = (name) =>
     })
   })
 
-/**
- * How names are resolved: with what the host's programs use. Tests bring their own.
- */
+/** How names are resolved: as the host's programs do. Tests replace it. */
 export const Resolver = Context.Reference<Resolve>("exec-sandbox/egress/Resolver", { defaultValue: () => lookup })
 
 /**
- * The system's resolver takes one of Node's four threads for each name it waits for, the same ones that read files. So few
- * names are looked up at a time by all sessions together, and fewer by one.
+ * Each lookup occupies one of Node's four threads, which also read files. So only a few names are looked up at a time by all
+ * sessions together, and fewer by one session.
  */
-const everybody = Semaphore.makeUnsafe(3)
+const allSessions = Semaphore.makeUnsafe(3)
 const eachSession = 2
 
-/** How long an answer holds, in ms, how long a name may take, and how many answers are kept. */
+/** How long an answer is used, in ms, how long a lookup may take, and how many answers are kept. */
 const holdsMs = 10_000
 const patience = "10 seconds"
 const maxAnswers = 1024
 
 /**
- * Runs an effect that cannot be given up once it has begun, for somebody who can: what it holds is held until it really ends.
+ * Runs an uninterruptible effect for a caller that can be interrupted: the effect keeps its permits until it really ends.
  */
 const outlasting = <A, E>(effect: Effect.Effect<A, E>): Effect.Effect<A, E> =>
   Effect.flatMap(Effect.forkDetach(effect, { startImmediately: true }), (fiber) =>
     Effect.onInterrupt(Fiber.join(fiber), () => Effect.sync(() => fiber.interruptUnsafe()))
   )
 
-/** A session's resolver over another: bounded, and asking once for what many want at a time. */
+/** A session's resolver over `resolve`: with limits, and with one lookup for a name that several connections want. */
 export const bounded = (resolve: Resolve, now: () => number): Resolve => {
   const mine = Semaphore.makeUnsafe(eachSession)
   const answers = new Map<string, { readonly until: number; readonly addresses: ReadonlyArray<string> }>()
@@ -61,8 +59,8 @@ export const bounded = (resolve: Resolve, now: () => number): Resolve => {
         Effect.suspend(() => {
           const known = answers.get(name)
           if (known !== undefined && known.until > now()) return Effect.succeed(known.addresses)
-          // The system's resolver goes on whoever leaves, on its thread.
-          return everybody.withPermit(Effect.uninterruptible(resolve(name))).pipe(
+          // The system's resolver cannot be interrupted: it keeps its thread.
+          return allSessions.withPermit(Effect.uninterruptible(resolve(name))).pipe(
             Effect.tap((addresses) =>
               Effect.sync(() => {
                 answers.delete(name)

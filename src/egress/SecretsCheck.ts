@@ -1,12 +1,12 @@
-/** Whether the secrets that a caller gives to a session can be used in it. */
+/** Checks that the secrets of a session can be used in it. */
 import * as Effect from "effect/Effect"
 import type { Egress } from "./Egress.ts"
-import { parseSecretHost } from "./Rules.ts"
-import { hostText, type Target } from "./Target.ts"
+import { parseSecretHost } from "../network/Rules.ts"
+import { hostText, type Target } from "../network/Target.ts"
 import { fail, InvalidInput, type SandboxError } from "../SandboxError.ts"
 import type { Secrets } from "../Secrets.ts"
 
-/** What a rule of a secret is about; for every host below a domain, one that no other rule names. */
+/** A target that a secret's rule covers; for `*.DOMAIN`, a host that no other rule names. */
 const targetOf = (text: string): Target | undefined => {
   const rule = parseSecretHost(text)
   if (typeof rule === "string") return undefined
@@ -14,11 +14,11 @@ const targetOf = (text: string): Target | undefined => {
   return name === undefined ? undefined : { host: { kind: "name", name }, port: rule.ports[0] ?? 443 }
 }
 
-/** Fails with `InvalidInput` where the environment has the name of a secret, or the policy does not grant its hosts. */
+/** Fails with `InvalidInput` where a secret has the name of an environment variable, or the policy does not grant its hosts. */
 export const check = Effect.fnUntraced(function* (
   secrets: Secrets,
   env: Readonly<Record<string, string>>,
-  way: Egress
+  egress: Egress
 ): Effect.fn.Return<void, SandboxError> {
   for (const [name, { hosts }] of Object.entries(secrets)) {
     if (Object.hasOwn(env, name)) {
@@ -27,7 +27,7 @@ export const check = Effect.fnUntraced(function* (
     }
     for (const text of hosts) {
       const target = targetOf(text)
-      const explained = target === undefined ? undefined : yield* way.explain(target)
+      const explained = target === undefined ? undefined : yield* egress.explain(target)
       if (target === undefined || explained?.decision !== "deny") continue
       const problem = `the network policy does not grant ${JSON.stringify(text)} (${explained.rule})`
       const port = target.port === 443 ? "" : `:${target.port}`

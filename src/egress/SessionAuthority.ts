@@ -1,12 +1,12 @@
 /**
- * The authority of one session, by which its guest believes that the host is who it asked for. Its key is made here and is in
- * nothing but this process's memory.
+ * The certificate authority of one session: its guest trusts the certificates that the border shows. Its key never leaves this
+ * process's memory.
  *
- * Certificates (RFC 5280) are only written, never read, and always of one form, which takes less than any library for them.
+ * Certificates (RFC 5280) are only written, never parsed, and all have one form, so a library is not needed.
  */
 import { createHash, generateKeyPairSync, type KeyObject, randomBytes, sign } from "node:crypto"
 
-/** A certificate in PEM, and the key of its holder. */
+/** A certificate in PEM, and its key. */
 export interface Identity {
   readonly cert: string
   readonly key: KeyObject
@@ -15,7 +15,7 @@ export interface Identity {
 export interface SessionAuthority {
   /** The authority's own certificate, as PEM. */
   readonly certificate: string
-  /** The certificate of a server by this name; it holds for at least another day. */
+  /** The certificate for a server's name; it is valid for at least another day. */
   readonly identity: (name: string) => Identity
 }
 
@@ -47,7 +47,7 @@ const extension = (id: string, critical: boolean, value: Buffer): Buffer =>
 
 const spki = (key: KeyObject): Buffer => key.export({ type: "spki", format: "der" })
 
-/** What names a key: some bytes of its hash. */
+/** The identifier of a key: some bytes of its hash. */
 const keyId = (key: KeyObject): Buffer => createHash("sha256").update(spki(key)).digest().subarray(0, 20)
 
 /** Bits of KeyUsage. */
@@ -65,7 +65,7 @@ const issue = (
   extensions: ReadonlyArray<Buffer>
 ): string => {
   const serial = randomBytes(16)
-  // Positive, and of the length that it has.
+  // DER wants a positive number without leading zeros.
   serial[0] = ((serial[0] ?? 0) & 0x7f) | 0x40
   const signed = sequence(
     der(0xa0, der(0x02, Buffer.from([2]))),
@@ -94,16 +94,16 @@ const day = 24 * 60 * 60 * 1000
 const authorityDays = 90
 const serverDays = 3
 
-/** Servers' certificates that are kept. */
+/** The most servers' certificates that are kept. */
 const maxKept = 256
 
 /**
- * Makes an authority. `now` is in ms since 1970; certificates hold from a day before it, for guests whose clock is behind.
- * The authority's own is for 90 days.
+ * Makes an authority. `now` is in ms since 1970; certificates are valid from a day before it, for guests whose clock is
+ * behind. The authority's own is valid for 90 days.
  */
 export const make = (now: () => number): SessionAuthority => {
   const mine = pair()
-  // Two of them in one list of authorities must not have the same name.
+  // Names must differ, because a guest may have several in its list of authorities.
   const name = `exec-sandbox session ${randomBytes(8).toString("hex")}`
   const issuer = { name, key: mine.privateKey, publicKey: mine.publicKey }
   const servers = pair()

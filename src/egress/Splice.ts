@@ -1,6 +1,6 @@
 /**
  * Joins a connection of the guest to a socket of the host, each at the other's pace: what one side does not read, the other
- * cannot write. Where a name was granted for TLS, the first bytes must name it before any byte passes either way.
+ * cannot write. Where a name was granted for TLS, the first bytes must contain it before any byte is passed on.
  */
 import type * as net from "node:net"
 import * as ClientHello from "./ClientHello.ts"
@@ -14,7 +14,7 @@ export interface Peer {
   readonly reset: (code: string, message: string) => void
 }
 
-/** What the guest's end is told to. */
+/** Receives the events of the guest's end. */
 export interface Receiver {
   readonly data: (bytes: Uint8Array) => void
   readonly end: () => void
@@ -33,8 +33,8 @@ export interface Splice extends Receiver {
 }
 
 /**
- * `check` judges the first bytes where they must be TLS: `undefined` lets them pass, a text refuses them. `watch` judges all
- * that the guest sends in the same way. `over` is called once.
+ * `check` is for first bytes that must be TLS: `undefined` passes them, a text refuses them. `watch` does the same for all
+ * bytes that the guest sends. `over` is called once.
  */
 export const make = (
   socket: net.Socket,
@@ -49,10 +49,10 @@ export const make = (
   let socketEnded = false
   let guestEnded = false
   let done = false
-  /** Reads what the guest has written before it was judged; undefined once it was. */
+  /** Reads the guest's first bytes; undefined once they were checked. */
   let held = check === undefined ? undefined : ClientHello.reader()
 
-  /** The guest's end is over. Where it ended in order, what is under way still arrives, and counts as long as it takes. */
+  /** The guest's end is over. If it ended in order, bytes in transit are still delivered, however long that takes. */
   const leave = (problem: string | undefined): void => {
     done = true
     if (problem !== undefined) socket.destroy()
@@ -119,7 +119,7 @@ export const make = (
     end: () => {
       if (done) return
       if (held !== undefined && check !== undefined) {
-        if (held.all().length > 0) return finish(check({ _tag: "Not", problem: "a ClientHello that is cut short" }))
+        if (held.all().length > 0) return finish(check({ _tag: "Not", problem: "a truncated ClientHello" }))
         begin()
       }
       guestEnded = true

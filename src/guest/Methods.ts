@@ -5,8 +5,7 @@
  * To add a method: see CONTRIBUTING.md.
  */
 import * as Schema from "effect/Schema"
-import { Change } from "../Changes.ts"
-import { FileType } from "../Files.ts"
+import { Change, FileType } from "../Changes.ts"
 import { ChangeCounts, Evidence } from "./Evidence.ts"
 import { Sub } from "./Frame.ts"
 import { NetworkGrant } from "./Hello.ts"

@@ -1,4 +1,4 @@
-/** Where images, templates and what was learnt about this host are kept between runs. */
+/** The directory that keeps images, templates and the results of probes between runs. */
 import * as Effect from "effect/Effect"
 import { accessSync, constants } from "node:fs"
 import { homedir } from "node:os"

@@ -1,23 +1,26 @@
-/** The host's rows of `doctor`: each says what is, and what to do where that is not what it could be. */
+/** The rows of `doctor` about the host: each says what was found and, where it could be better, what to do. */
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { readFileSync, statfsSync } from "node:fs"
 import { availableParallelism, freemem, totalmem, userInfo } from "node:os"
-import type { Architecture, Check, Launcher, Qemu } from "../Host.ts"
+import type { Architecture, Check, Launcher, Qemu } from "./Model.ts"
 import type { SandboxError } from "../SandboxError.ts"
+import { buildTools, missingBuildTools } from "./BuildTools.ts"
 import { ensureCacheDirectory } from "./CacheDirectory.ts"
-import { findExecutable, statOrNull } from "../internal/Files.ts"
+import { systemDirectories } from "../internal/Command.ts"
+import { statOrNull } from "../internal/Files.ts"
+import { packageDirectory } from "../internal/packageDirectory.ts"
 import { kvmDevice } from "./State.ts"
-import { imageTools, installImageTools } from "./Install.ts"
+import { installBuildTools } from "./Install.ts"
 import { ensureRunDirectory } from "./RunDirectory.ts"
 
 const decodePackage = Schema.decodeUnknownOption(Schema.fromJsonString(Schema.Struct({ version: Schema.String })))
 
-/** Our own version; the same path leads to package.json from `src/internal` and from `dist/internal`. */
+/** The version of exec-sandbox. */
 export const packageVersion: Effect.Effect<string> = Effect.sync(() => {
   try {
-    const text = readFileSync(new URL("../../package.json", import.meta.url), "utf8")
+    const text = readFileSync(new URL("package.json", packageDirectory), "utf8")
     return Option.match(decodePackage(text), { onNone: () => "unknown", onSome: ({ version }) => version })
   } catch {
     return "unknown"
@@ -43,11 +46,11 @@ const check = (name: string, status: Check["status"], detail: string, fix: strin
 
 const fixOf = (error: SandboxError): string | null => ("fix" in error.reason ? error.reason.fix : null)
 
-/** One row for something that is fine unless it fails with a typed error. */
+/** One row: `effect`'s, or `failed` with its error. */
 const attempt = (name: string, effect: Effect.Effect<Check, SandboxError>): Effect.Effect<Check> =>
   Effect.catch(effect, (error) => Effect.succeed(check(name, "failed", error.message, fixOf(error))))
 
-/** All rows, in the order in which a reader wants them. Never fails. */
+/** All rows, the most important first. Never fails. */
 export const inspectHost = Effect.fnUntraced(function* (host: Inspected) {
   const cache = yield* attempt("cache directory", cacheRow(host))
   const run = yield* attempt(
@@ -62,13 +65,13 @@ export const inspectHost = Effect.fnUntraced(function* (host: Inspected) {
     cgroupRow(),
     cache,
     run,
-    imageToolsRow(host.search),
+    imageToolsRow(host.arch, host.search),
     memoryRow(),
     check("cpus", "ok", `${availableParallelism()} usable`)
   ]
 })
 
-/** A directory that cannot be used has its own row, which says the same. */
+/** An unusable directory is reported in its own row. */
 const qemuMissing = (error: SandboxError): ReadonlyArray<Check> =>
   error.reason._tag === "HostUnsupported" && error.reason.requirement.endsWith("directory")
     ? [check("qemu", "failed", "not tried: it needs the directories below", null)]
@@ -88,7 +91,7 @@ const qemuRows = (qemu: Qemu, host: Inspected): ReadonlyArray<Check> => {
       ? check("boundary", "warning", "emulated: TCG is not a security boundary by QEMU's own policy")
       : check("boundary", "ok", `hardware: the guest runs under ${qemu.accelerator}`),
     qemu.seccomp
-      ? check("seccomp", "ok", "QEMU filters its own system calls, with everything denied that it can deny")
+      ? check("seccomp", "ok", "QEMU filters its own system calls as strictly as it can")
       : check("seccomp", "warning", "QEMU runs without a system call filter: this binary or kernel does not support it")
   ]
 }
@@ -124,7 +127,7 @@ const userRow = ({ launcher, uid }: Inspected): Check => {
     : check(
         "user",
         "ok",
-        `QEMU runs as the caller (${userName(uid)}): whoever breaks out of it has the caller's rights`
+        `QEMU runs as the caller (${userName(uid)}): code that breaks out of it has the caller's rights`
       )
 }
 
@@ -142,7 +145,7 @@ const parentDeathRow = (launcher: Launcher): Check =>
     : check(
         "parent death",
         "warning",
-        "no parent-death signal: after kill -9 of this process a guest lives until it notices, some ten seconds",
+        "no parent-death signal: after kill -9 of this process a guest runs on until it notices, about ten seconds",
         process.platform === "linux" ? "install setpriv (util-linux)" : null
       )
 
@@ -150,7 +153,7 @@ const cgroupRow = (): Check =>
   check(
     "host cgroup",
     "warning",
-    "none: exec-sandbox puts QEMU in no cgroup of its own, so only the cgroup of this process limits what VMs use together",
+    "none: exec-sandbox does not put QEMU in a cgroup of its own, so only the cgroup of this process limits what all VMs use",
     process.platform === "linux"
       ? "limit the whole process: systemd-run --user --scope -p MemoryMax=8G -p TasksMax=1024 -- COMMAND"
       : null
@@ -167,7 +170,7 @@ const cacheRow = ({ cache, uid }: Inspected): Effect.Effect<Check, SandboxError>
       return check(
         "cache directory",
         "warning",
-        `${detail}, but it belongs to uid ${owner}, who can change what VMs start from`,
+        `${detail}, but it belongs to uid ${owner}, which can change what VMs start from`,
         "set EXEC_SANDBOX_CACHE_DIR to a directory of your own"
       )
     }
@@ -191,19 +194,18 @@ const freeBytes = (path: string): number | null => {
   }
 }
 
-const imageToolsRow = (search: ReadonlyArray<string>): Check => {
-  // Debian keeps mkfs.* out of an ordinary user's PATH.
-  const directories = [...search, "/usr/local/sbin", "/usr/sbin", "/sbin"]
-  const missing = Object.keys(imageTools)
-    .filter((tool): tool is keyof typeof imageTools => tool in imageTools)
-    .filter((tool) => findExecutable(tool, directories) === null)
-  return missing.length === 0
-    ? check("image tools", "ok", `${Object.keys(imageTools).join(", ")}: all present`)
+/** The row about building images: a warning exactly when a build for this host's architecture would be refused. */
+export const imageToolsRow = (arch: Architecture, search: ReadonlyArray<string>): Check => {
+  if (process.platform !== "linux")
+    return check("image tools", "warning", "images are built on Linux; they run here", "pull a prebuilt image")
+  const { packages, tools } = missingBuildTools(arch, arch, [...search, ...systemDirectories])
+  return tools.length === 0
+    ? check("image tools", "ok", `${buildTools(arch, arch).join(", ")}: all present`)
     : check(
         "image tools",
         "warning",
-        `missing ${missing.join(", ")}; needed to build images, not to run them`,
-        installImageTools(missing)
+        `missing ${tools.join(", ")}; needed to build images, not to run them`,
+        installBuildTools(packages)
       )
 }
 
@@ -214,6 +216,6 @@ const memoryRow = (): Check => {
   const detail = `${gib(available)} available of ${gib(total)}`
   // One VM with its emulator, and the page cache of its image.
   return available < 2 ** 30
-    ? check("memory", "warning", `${detail}: room for one VM at the most`, "end other programs or add memory")
+    ? check("memory", "warning", `${detail}: room for one VM at most`, "end other programs or add memory")
     : check("memory", "ok", detail)
 }

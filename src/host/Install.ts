@@ -1,11 +1,11 @@
-/** Copy-paste lines that install what is missing, in this system's own words. */
+/** Shell commands that install what is missing, for this system's package manager. */
 import { readFileSync } from "node:fs"
-import type { Architecture } from "../Host.ts"
+import type { Architecture } from "./Model.ts"
 
-/** The families of systems whose package names we know. */
+/** The families of systems whose package names are known. */
 type Family = "debian" | "fedora" | "arch" | "alpine" | "suse" | "macos" | "other"
 
-/** From /etc/os-release: its ID, else the first known one of those it says it is like. */
+/** From /etc/os-release: its ID, else the first known one in its ID_LIKE. */
 export const familyOf = (osRelease: string): Family => {
   const value = (key: string) => new RegExp(`^${key}="?([^"\n]*)"?$`, "m").exec(osRelease)?.[1] ?? ""
   for (const id of [value("ID"), ...value("ID_LIKE").split(" ")]) {
@@ -53,21 +53,6 @@ export const installQemu = (guest: Architecture): string => {
   return install(system, [qemuPackages[system][guest]])
 }
 
-/** The programs that build an image, and Debian's packages that hold them. */
-export const imageTools = {
-  mmdebstrap: "mmdebstrap",
-  "mkfs.erofs": "erofs-utils",
-  "qemu-img": "qemu-utils",
-  "mkfs.ext4": "e2fsprogs",
-  go: "golang-go",
-  cc: "gcc"
-}
-
-/** Installs those of the image tools that are missing. */
-export const installImageTools = (missing: ReadonlyArray<keyof typeof imageTools>): string =>
-  family() === "debian"
-    ? install(
-        "debian",
-        missing.map((tool) => imageTools[tool])
-      )
-    : "pull a prebuilt image, or build it on Debian or Ubuntu"
+/** Installs Debian's packages with the tools that build an image. */
+export const installBuildTools = (packages: ReadonlyArray<string>): string =>
+  family() === "debian" ? install("debian", packages) : "pull a prebuilt image, or build it on Debian or Ubuntu"

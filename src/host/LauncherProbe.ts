@@ -1,14 +1,14 @@
-/** What can be put before QEMU on this host: another user, no new privileges, death with its parent. */
+/** Which launcher works on this host: one that changes the user, denies new privileges and kills QEMU with its parent. */
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
-import type { Launcher } from "../Host.ts"
+import type { Launcher } from "./Model.ts"
 import { run } from "../internal/BoundedProcess.ts"
 import { findExecutable, fingerprint } from "../internal/Files.ts"
 import { readRecord, writeRecord } from "./Record.ts"
 import { hostState, kvmDevice, programState } from "./State.ts"
 
-/** `drop`: as nobody. `keep`: as the caller. `none`: nothing can be put before QEMU. */
+/** `drop`: run as nobody. `keep`: run as the caller. `none`: no launcher works. */
 const Mode = Schema.Literals(["drop", "keep", "none"])
 type Mode = typeof Mode.Type
 
@@ -20,8 +20,8 @@ const nobody = 65534
 const withoutLauncher: Launcher = { argv: [], user: null, uid: null, gid: null, parentDeath: false }
 
 /**
- * The supplementary groups of nobody: the one that may open /dev/kvm, if that is how access to it is given. Never group 0,
- * which may do much more, and none where all users may open it.
+ * The supplementary groups of nobody: the group of /dev/kvm where that grants access. Never group 0, which may do much
+ * more, and none where all users may open the device.
  */
 const groups = (): ReadonlyArray<string> => {
   const kvm = kvmDevice()
@@ -45,7 +45,7 @@ const launcherOf = (setpriv: string, mode: Mode): Launcher => {
     : { argv: [...always, "--"], user: null, uid: null, gid: null, parentDeath: true }
 }
 
-/** The best launcher of which a real run worked. A cache that cannot be used costs a few ms, nothing else. */
+/** The best launcher that worked when tried. Without a usable cache this takes a few ms more. */
 export const probeLauncher = Effect.fnUntraced(function* (options: {
   readonly cache: string
   readonly search: ReadonlyArray<string>

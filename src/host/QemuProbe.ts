@@ -1,10 +1,10 @@
-/** Finds a QEMU binary and learns by launching it what it can do here. */
+/** Finds a QEMU binary and launches it to learn what it can do on this host. */
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { realpathSync } from "node:fs"
 import { basename, isAbsolute, resolve } from "node:path"
-import type { Architecture, Launcher, Qemu } from "../Host.ts"
+import type { Architecture, Launcher, Qemu } from "./Model.ts"
 import { fail, HostUnsupported, type SandboxError } from "../SandboxError.ts"
 import { type Ended, run } from "../internal/BoundedProcess.ts"
 import { findExecutable, fingerprint, isExecutable } from "../internal/Files.ts"
@@ -15,10 +15,10 @@ import { installQemu } from "./Install.ts"
 const floor = { major: 7, minor: 2 }
 const needed = `>= ${floor.major}.${floor.minor}`
 
-/** Everything denied that QEMU can deny itself. */
+/** The strictest filter that QEMU offers. */
 const sandbox = ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]
 
-/** A machine without devices that waits for us: nothing of it runs but QEMU's own start. */
+/** A machine without devices that never starts its CPU. */
 const paused = "-nodefaults -no-user-config -display none -S -monitor none -qmp stdio"
 
 /** A binary as it was found. `native`: the guest's architecture is the host's. */
@@ -30,7 +30,7 @@ export interface Found {
 const unsupported = (fields: { requirement: string; found: string | null; needed: string; fix: string }) =>
   fail(new HostUnsupported(fields))
 
-/** The architecture a binary is for, as its name tells; `null` when it tells none. */
+/** The guest architecture in a binary's name; `null` when it has none. */
 const architectureOf = (path: string): Architecture | null => {
   const name = basename(path)
   if (name.includes("aarch64")) return "arm64"
@@ -80,7 +80,7 @@ export const findQemu = (options: {
     })
   })
 
-/** Names the record of this binary, used by this user, through this launcher, on this host as it is now. */
+/** The key of the record for this binary, user, launcher and host state. */
 export const qemuKey = (found: Found, guest: Architecture, launcher: Launcher): string =>
   fingerprint(["qemu", guest, ...hostState(), ...programState(found.path), launcher.argv])
 
@@ -113,7 +113,7 @@ interface ProbeOptions {
   readonly search: ReadonlyArray<string>
 }
 
-/** What is known about the binary, from the record unless `fresh`, else by launching it a few times. */
+/** What the binary can do: from its record unless `fresh`, else by launching it a few times. */
 export const probeQemu = Effect.fnUntraced(function* (
   options: ProbeOptions & { readonly cache: string; readonly key: string; readonly fresh: boolean }
 ) {
@@ -142,7 +142,7 @@ const learn = Effect.fnUntraced(function* (options: ProbeOptions) {
   const { found, guest } = options
   const version = yield* learnVersion(options)
   const { candidates, impossible } = accelerators(found, guest)
-  // Elsewhere QEMU has no such filter, and refuses the option.
+  // On other systems QEMU has no such filter and refuses the option.
   const filters = process.platform === "linux" ? [true, false] : [false]
   let last: Ended | null = null
   for (const seccomp of filters) {
@@ -152,7 +152,7 @@ const learn = Effect.fnUntraced(function* (options: ProbeOptions) {
       if (last.problem === null) return { version, accelerator, missedAccelerators: missed, seccomp }
       missed.push({ name: accelerator, reason: last.problem })
     }
-    // It hung; that was not the filter's doing, and another round would hang as long.
+    // It hung. The filter is not the cause, and another round would hang as long.
     if (last?.timedOut === true) break
   }
   return yield* unsupported({
@@ -164,7 +164,7 @@ const learn = Effect.fnUntraced(function* (options: ProbeOptions) {
 })
 
 const startFix = ({ found, guest, launcher }: ProbeOptions): string => {
-  const asUser = launcher.user === null ? "" : ` as user ${launcher.user}, who must be able to reach and execute it,`
+  const asUser = launcher.user === null ? "" : ` as user ${launcher.user}, which must be able to reach and execute it,`
   return `make ${found.path} start${asUser} or ${installQemu(guest)}`
 }
 
@@ -177,7 +177,7 @@ const learnVersion = Effect.fnUntraced(function* (options: ProbeOptions) {
     const said = firstLine === "" ? (ended.problem ?? "no output") : JSON.stringify(firstLine)
     return yield* unsupported({
       requirement: "QEMU",
-      found: `${found.path}, which does not tell its version (${said})`,
+      found: `${found.path}, which does not report its version (${said})`,
       needed,
       fix: startFix(options)
     })
@@ -195,7 +195,7 @@ const learnVersion = Effect.fnUntraced(function* (options: ProbeOptions) {
   return version
 })
 
-/** What to try, best first, and what need not be tried. */
+/** The accelerators to try, best first, and those that cannot work. */
 const accelerators = (found: Found, guest: Architecture) => {
   const name = process.platform === "darwin" ? "hvf" : "kvm"
   const reason = !found.native
@@ -207,7 +207,7 @@ const accelerators = (found: Found, guest: Architecture) => {
   return { candidates, impossible: reason === null ? [] : [{ name, reason }] }
 }
 
-/** Starts a paused machine, waits for QEMU's greeting and tells it to quit. Success is an orderly end. */
+/** Starts a paused machine, waits for QEMU's greeting and quits it. Succeeds when QEMU exits with code 0. */
 const launch = Effect.fnUntraced(function* (options: ProbeOptions, accelerator: Qemu["accelerator"], seccomp: boolean) {
   const machine = options.guest === "arm64" ? "virt" : "microvm"
   const cpu = accelerator === "tcg" ? "max" : "host"

@@ -1,7 +1,7 @@
 /**
- * What was learnt about this host, on disk: `<cache>/host/<key>.json`, one small file per key.
+ * The results of probes on disk: `<cache>/host/<key>.json`, one small file per key.
  *
- * A record holds results, never a path or a command line, so writing there decides nothing of what we run. One that is
+ * A record holds results, never a path or a command line, so that a forged one cannot choose what is run. One that is
  * damaged, not ours or writable by others counts as absent.
  */
 import * as Effect from "effect/Effect"
@@ -15,7 +15,7 @@ import { cacheDirectoryUnusable } from "./CacheDirectory.ts"
 
 const sizeLimit = 64 * 1024
 
-/** The record under `key`, as `decode` understands its text. */
+/** Reads the record under `key` and decodes its text. */
 export const readRecord = <A>(
   directory: string,
   key: string,
@@ -44,7 +44,7 @@ const readOwnFile = (path: string): string | null => {
   }
 }
 
-/** Writes the record under `key`, whole or not at all. Fails with `HostUnsupported`, requirement `cache directory`. */
+/** Writes the record under `key` atomically. Fails with `HostUnsupported`, requirement `cache directory`. */
 export const writeRecord = (directory: string, key: string, record: unknown): Effect.Effect<void, SandboxError> =>
   Effect.try({
     try: () => {

@@ -1,4 +1,4 @@
-/** The base of all run directories: one small directory per VM lives below it, for as long as the VM does. */
+/** The run directory: sockets and device states of machines, there only while such a machine is being saved. */
 import * as Effect from "effect/Effect"
 import { accessSync, chmodSync, constants, lstatSync, mkdirSync } from "node:fs"
 import { tmpdir } from "node:os"
@@ -36,8 +36,8 @@ export const runDirectory = (uid: number): Effect.Effect<string> =>
 
 /**
  * Creates `directory` unless it exists: 0711 for root, whose QEMU runs as another user, else 0700. One that exists must
- * be a real directory, ours, and closed to writes of others: everybody can create names in `/tmp`, so whoever plants one
- * there first must gain nothing. Fails with `HostUnsupported`, requirement `run directory`.
+ * be a real directory that we own and others cannot write to: everyone can create names in `/tmp`, and a directory that
+ * was planted there must not be used. Fails with `HostUnsupported`, requirement `run directory`.
  */
 export const ensureRunDirectory = (directory: string, uid: number): Effect.Effect<void, SandboxError> => {
   const unusable = (problem: string) =>
@@ -59,7 +59,7 @@ export const ensureRunDirectory = (directory: string, uid: number): Effect.Effec
           // The umask may have taken bits away.
           chmodSync(directory, uid === 0 ? 0o711 : 0o700)
         } catch (error) {
-          // Another process of ours may have been faster; what it made is judged like any other below.
+          // Another process of ours may have made it; it is checked like any other below.
           if (errorCode(error) !== "EEXIST") throw error
         }
       }

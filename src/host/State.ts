@@ -1,9 +1,9 @@
-/** What a probe's result depends on beside the probed program. */
+/** What a probe's result depends on in addition to the probed program. */
 import { readFileSync } from "node:fs"
 import { release } from "node:os"
 import { statOrNull } from "../internal/Files.ts"
 
-/** Change it when a record's meaning changes: older records are then not found. */
+/** Raise it when a record's meaning changes: older records are then not found. */
 const format = 1
 
 /** Access to /dev/kvm as the kernel sees it now; `null` without the device. */
@@ -14,7 +14,7 @@ export const kvmDevice = (): { readonly mode: number; readonly uid: number; read
     : null
 }
 
-/** A reboot may bring another kernel, module or firmware setting. */
+/** Another boot may have another kernel, module or firmware setting. */
 const bootId = (): string => {
   try {
     return readFileSync("/proc/sys/kernel/random/boot_id", "latin1").trim()

@@ -1,4 +1,4 @@
-/** How fast this host's time stamp counter runs. */
+/** The frequency of this host's time stamp counter. */
 import * as Effect from "effect/Effect"
 import { closeSync, openSync, readSync } from "node:fs"
 

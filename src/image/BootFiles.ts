@@ -1,19 +1,19 @@
 /**
- * What a kernel is started with, made from what Debian ships: an ELF kernel out of a bzImage, modules in load order, an
- * initramfs archive. Bytes in, bytes out; nothing here touches the disk.
+ * The files that a kernel boots with, made from Debian's: an ELF kernel out of a bzImage, modules in load order, an
+ * initramfs archive. Pure functions over bytes.
  */
 import { zstdDecompressSync, gunzipSync } from "node:zlib"
 
 /** CPU architecture of an image, by Debian's names. */
 export type Arch = "amd64" | "arm64"
 
-/** The bytes are not what they should be. */
+/** The bytes do not have the expected format. */
 export class BootFileError extends Error {
   override readonly name = "BootFileError"
 }
 
 /**
- * The kernel in the form QEMU starts without any work in the guest. amd64: the ELF inside a bzImage, which QEMU boots by PVH
+ * The kernel in the form that QEMU starts without any work in the guest. amd64: the ELF inside a bzImage, which QEMU boots by PVH
  * (decompressing it under emulation would take seconds). arm64: the raw Image.
  *
  * The bzImage's setup header (Documentation/arch/x86/boot.rst) says where the payload is: `setup_sects` at 0x1f1,
@@ -40,8 +40,8 @@ export const unpackKernel = (file: Buffer, arch: Arch): Buffer => {
 }
 
 /**
- * A 64-bit little-endian ELF program without what no loader reads: symbols, debug information and the section table behind
- * the last segment. Like `strip`, but for any machine. Files that are not such programs come back unchanged.
+ * Removes what no loader reads from a 64-bit little-endian ELF program: symbols, debug information and the section table
+ * after the last segment. Like `strip`, but for any machine. Other files are returned unchanged.
  */
 export const dropSymbols = (file: Buffer): Buffer => {
   if (file.length < 64 || file.toString("hex", 0, 6) !== "7f454c460201") return file
@@ -60,7 +60,7 @@ export const dropSymbols = (file: Buffer): Buffer => {
   return kept
 }
 
-/** The names a module's `.modinfo` says it needs first, as file names without `.ko` (hard and `pre:` soft dependencies). */
+/** The modules that a module's `.modinfo` needs first, as file names without `.ko` (hard and `pre:` soft dependencies). */
 const moduleNeeds = (module: Buffer): ReadonlyArray<string> => {
   const text = module.toString("latin1")
   const hard = /\0depends=([^\0]*)\0/.exec(text)?.[1]?.split(",") ?? []
@@ -72,8 +72,8 @@ const moduleNeeds = (module: Buffer): ReadonlyArray<string> => {
 export const moduleName = (name: string): string => name.replaceAll("-", "_")
 
 /**
- * The wanted modules and all they need, each after what it needs. `read` gives a module's bytes, or `undefined` when the
- * kernel has it built in (or has no such thing: a soft dependency may be missing).
+ * The wanted modules and all their dependencies, each after those that it needs. `read` returns a module's bytes, or
+ * `undefined` when the kernel has it built in, or has none of that name: a soft dependency may be missing.
  */
 export const loadOrder = (
   wanted: ReadonlyArray<string>,

@@ -1,9 +1,9 @@
 /**
- * Making an image on this host: Debian's packages, Node, the kernel, the agent and the interpreters become four files.
+ * Builds an image on this host, four files out of Debian's packages, Node, the kernel, the agent and the interpreters.
  *
- * Two layers, because developers change one of them all day: the *base* (everything that is fetched) is kept in the cache
+ * There are two layers, because developers change one of them often: the *base* (everything that is fetched) is cached
  * under its own key; the agent and the interpreters are added to it in seconds. `images/build.sh` does what needs Debian's
- * tools and file ownership, the rest is here.
+ * tools and file ownership, this file does the rest.
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
@@ -13,18 +13,18 @@ import { createHash } from "node:crypto"
 import { constants } from "node:fs"
 import { copyFile, link, mkdir, readdir, readFile, rename, rm, utimes, writeFile } from "node:fs/promises"
 import { delimiter, join } from "node:path"
-import { HostUnsupported } from "../SandboxError.ts"
+import { fail, HostUnsupported, type SandboxError } from "../SandboxError.ts"
 import { type Arch, type ArchiveEntry, cpio, dropSymbols, loadOrder, moduleName, unpackKernel } from "./BootFiles.ts"
-import { CommandFailed, run, searchPath } from "../internal/Command.ts"
-import { Mirror, variables } from "./DebianMirror.ts"
-import { findExecutable } from "../internal/Files.ts"
+import { type CommandFailed, run, searchPath } from "../internal/Command.ts"
+import { Mirror, variables } from "../internal/DebianMirror.ts"
+import { missingBuildTools } from "../host/BuildTools.ts"
 import { hashFile } from "../internal/hashFile.ts"
 import { epoch, fileNames, imageId, type Manifest, type Part, parts } from "./Manifest.ts"
 import { imagesDirectory, inputFiles, type Pin, type Recipe } from "./Recipe.ts"
-import { io } from "../internal/io.ts"
+import { io, type IoFailed } from "../internal/io.ts"
 import { report } from "../internal/Progress.ts"
 
-/** The disk that takes what a session writes: its virtual size in bytes; the file itself is below 2 MB. */
+/** The virtual size, in bytes, of the disk that sessions write to; the file itself is below 2 MB. */
 const scratchBytes = 8 * 1024 ** 3
 
 /** Loaded at boot, before the root is mounted. */
@@ -38,7 +38,7 @@ const bootModules = [
   "ext4",
   "overlay"
 ]
-/** Loaded when a session may use the network. */
+/** Loaded when a session gets a network. */
 const laterModules = ["dummy", "tun", "nf_tables", "nf_nat", "nf_conntrack", "nft_chain_nat", "nft_redir"]
 
 const languages = ["python", "javascript", "typescript", "bash"]
@@ -49,64 +49,43 @@ const scratchUuid = "7a9f1c52-6e0b-4d57-9a53-0b5c2e1f7d02"
 
 const debianArch: Arch = process.arch === "arm64" ? "arm64" : "amd64"
 
-/** The build met something that it cannot work with. */
+/** The build found something that it cannot use. */
 export class BuildFailed extends Schema.TaggedError<BuildFailed>()("BuildFailed", { problem: Schema.String }) {
   override get message(): string {
     return this.problem
   }
 }
 
+/** Why a step of a build can fail. */
+type StepFailed = BuildFailed | CommandFailed | IoFailed
+
 const step = (message: string) => report({ stage: "image", message })
 
 const crossCompiler = { amd64: "x86_64-linux-gnu-gcc", arm64: "aarch64-linux-gnu-gcc" }
 
-/** Which tools an image of this architecture needs on this host, and the Debian package of each. */
-const toolsFor = (arch: Arch): ReadonlyArray<readonly [tool: string, debianPackage: string]> => [
-  ["mmdebstrap", "mmdebstrap"],
-  ["mkfs.erofs", "erofs-utils"],
-  ["mkfs.ext4", "e2fsprogs"],
-  ["qemu-img", "qemu-utils"],
-  ["xz", "xz-utils"],
-  ["dpkg-deb", "dpkg"],
-  ["tar", "tar"],
-  ["npm", "npm"],
-  ["go", "golang-go"],
-  arch === debianArch
-    ? (["gcc", "gcc libc6-dev"] as const)
-    : ([crossCompiler[arch], arch === "arm64" ? "gcc-aarch64-linux-gnu" : "gcc-x86-64-linux-gnu"] as const),
-  ...(process.getuid?.() === 0 ? [] : [["fakeroot", "fakeroot"] as const])
-]
-
-/** The tools among those that are in none of the directories, with their packages. */
-export const missingTools = (arch: Arch, directories: ReadonlyArray<string>) =>
-  toolsFor(arch).filter(([tool]) => findExecutable(tool, directories) === null)
-
-/** Fails with `HostUnsupported` that names every missing package at once. */
-const checkTools = (arch: Arch): Effect.Effect<void, HostUnsupported> =>
+/** Fails with `HostUnsupported`, which names every missing package at once. */
+export const checkTools = (arch: Arch): Effect.Effect<void, SandboxError> =>
   Effect.suspend(() => {
-    const needed = process.platform === "linux" ? missingTools(arch, searchPath().split(delimiter)) : undefined
-    if (needed?.length === 0) return Effect.void
     const pull = "fetch a built image with `exec-sandbox image pull URL --sha256 HASH`"
-    return Effect.fail(
-      new HostUnsupported({
-        requirement: "building an image",
-        found: needed === undefined ? process.platform : `no ${needed.map(([tool]) => tool).join(", ")}`,
-        needed: needed === undefined ? "Linux" : "these programs",
-        fix:
-          needed === undefined
-            ? pull
-            : `run: apt-get install -y ${needed.map(([, name]) => name).join(" ")} (or ${pull})`
-      })
-    )
+    const requirement = "building an image"
+    if (process.platform !== "linux")
+      return Effect.fail(
+        fail(new HostUnsupported({ requirement, found: process.platform, needed: "Linux", fix: pull }))
+      )
+    const { packages, tools } = missingBuildTools(arch, debianArch, searchPath().split(delimiter))
+    if (tools.length === 0) return Effect.void
+    const found = `no ${tools.join(", ")}`
+    const fix = `run: apt-get install -y ${packages.join(" ")} (or ${pull})`
+    return Effect.fail(fail(new HostUnsupported({ requirement, found, needed: "these programs", fix })))
   })
 
-/** Runs `images/build.sh`, as root in its own eyes: files in the image belong to whom they should. */
+/** Runs `images/build.sh` as root or under fakeroot, so that files in the image have the right owners. */
 const script = (
   args: ReadonlyArray<string>,
   env: Readonly<Record<string, string>> = {}
 ): Effect.Effect<void, CommandFailed> => {
   const command = ["bash", join(imagesDirectory, "build.sh"), ...args]
-  const [file = "bash", ...rest] = process.getuid?.() === 0 ? command : ["fakeroot", "--", ...command]
+  const [file = "bash", ...rest] = process.geteuid?.() === 0 ? command : ["fakeroot", "--", ...command]
   return Effect.asVoid(
     run(file, rest, {
       env,
@@ -115,8 +94,8 @@ const script = (
   )
 }
 
-/** Fetches a pinned npm package with the host's npm (its configuration names the registry) and unpacks it. */
-const fetchPackage = (pin: Pin, directory: string): Effect.Effect<string, unknown> =>
+/** Fetches a pinned npm package with the host's npm, and so from its configured registry, and unpacks it. */
+const fetchPackage = (pin: Pin, directory: string): Effect.Effect<string, StepFailed> =>
   Effect.gen(function* () {
     yield* io(() => mkdir(directory, { recursive: true }))
     yield* run("npm", ["pack", "--silent", "--prefer-offline", "--ignore-scripts", `${pin.name}@${pin.version}`], {
@@ -136,7 +115,7 @@ const fetchPackage = (pin: Pin, directory: string): Effect.Effect<string, unknow
   })
 
 /** The folder that build.sh takes Node and npm from. */
-const fetchNode = (recipe: Recipe, work: string): Effect.Effect<string, unknown> =>
+const fetchNode = (recipe: Recipe, work: string): Effect.Effect<string, StepFailed> =>
   Effect.gen(function* () {
     const [node, npm] = yield* Effect.all(
       [fetchPackage(recipe.node, join(work, "npm-node")), fetchPackage(recipe.npm, join(work, "npm-npm"))],
@@ -162,21 +141,24 @@ const findModules = async (directory: string): Promise<Map<string, string>> => {
 
 const list = (modules: ReadonlyArray<string>): string => modules.map((name) => `${name}.ko\n`).join("")
 
-/** Takes the kernel and the modules that matter out of its package. Answers the kernel's version. */
-const unpackLinux = (arch: Arch, work: string, out: string): Effect.Effect<string, unknown> =>
+/** Unpacks the kernel and the needed modules from its package. Returns the kernel's version. */
+const unpackLinux = (arch: Arch, work: string, out: string): Effect.Effect<string, StepFailed> =>
   Effect.gen(function* () {
     const unpacked = join(work, "linux")
     yield* run("dpkg-deb", ["-x", join(out, "linux.deb"), unpacked])
     const boot = yield* io(() => readdir(join(unpacked, "boot")))
     const kernel = boot.find((name) => name.startsWith("vmlinuz-"))
     if (kernel === undefined) return yield* new BuildFailed({ problem: "the kernel's package has no vmlinuz" })
-    yield* io(async () =>
-      writeFile(join(out, "kernel"), unpackKernel(await readFile(join(unpacked, "boot", kernel)), arch))
-    )
+    const packed = yield* io(() => readFile(join(unpacked, "boot", kernel)))
+    const unpackedKernel = yield* Effect.try({
+      try: () => unpackKernel(packed, arch),
+      catch: (error) => new BuildFailed({ problem: error instanceof Error ? error.message : String(error) })
+    })
+    yield* io(() => writeFile(join(out, "kernel"), unpackedKernel))
 
     const modules = yield* io(() => findModules(join(unpacked, "usr", "lib", "modules")))
     const contents = new Map<string, Buffer>()
-    // Dependencies are inside the modules, so each round reads what the last one asked for.
+    // Modules contain their dependencies, so each round reads the modules that the last one found missing.
     let missing: Array<string>
     do {
       missing = []
@@ -211,7 +193,7 @@ const unpackLinux = (arch: Arch, work: string, out: string): Effect.Effect<strin
     return kernel.slice("vmlinuz-".length)
   })
 
-/** `base.json`: written last, so a base that has it is whole; the hashes show later damage. */
+/** `base.json`: written last, so a base that has it is complete; the hashes show later damage. */
 const Base = Schema.fromJsonString(
   Schema.Struct({
     kernelVersion: Schema.String,
@@ -219,8 +201,8 @@ const Base = Schema.fromJsonString(
   })
 )
 
-/** The kernel's version, when the base is there and as it was made. */
-const checkBase = (directory: string): Effect.Effect<string, unknown> =>
+/** The kernel's version; fails unless the base exists and is intact. */
+const checkBase = (directory: string): Effect.Effect<string, BuildFailed | IoFailed | Schema.SchemaError> =>
   Effect.gen(function* () {
     const text = yield* io(() => readFile(join(directory, "base.json"), "utf8"))
     const base = yield* Schema.decodeEffect(Base)(text)
@@ -236,8 +218,13 @@ interface ReadyBase {
   readonly kernelVersion: string
 }
 
-/** Everything that is fetched, in `<cache>/bases/<arch>-<key>`; made when missing or damaged. */
-const ensureBase = (recipe: Recipe, cache: string, work: string, fresh: boolean): Effect.Effect<ReadyBase, unknown> =>
+/** Everything that is fetched, in `<cache>/bases/<arch>-<key>`; built when it is missing or damaged. */
+const ensureBase = (
+  recipe: Recipe,
+  cache: string,
+  work: string,
+  fresh: boolean
+): Effect.Effect<ReadyBase, StepFailed | Schema.SchemaError> =>
   Effect.gen(function* () {
     const directory = join(cache, "bases", `${recipe.arch}-${recipe.keys.base}`)
     const present = fresh ? Option.none<string>() : yield* Effect.option(checkBase(directory))
@@ -266,7 +253,7 @@ const ensureBase = (recipe: Recipe, cache: string, work: string, fresh: boolean)
     yield* io(async () => {
       await writeFile(join(out, "base.json"), text)
       await mkdir(join(cache, "bases"), { recursive: true })
-      // Only the newest base of an architecture is worth its 400 MB.
+      // A base takes 400 MB: only the newest of each architecture is kept.
       for (const name of await readdir(join(cache, "bases"))) {
         if (name.startsWith(`${recipe.arch}-`)) await rm(join(cache, "bases", name), { recursive: true, force: true })
       }
@@ -275,7 +262,7 @@ const ensureBase = (recipe: Recipe, cache: string, work: string, fresh: boolean)
     return { directory, kernelVersion }
   })
 
-/** The agent, as a static program. */
+/** Compiles the agent to a static program. */
 const buildAgent = (arch: Arch, work: string): Effect.Effect<string, CommandFailed> => {
   const path = join(work, "agent")
   return Effect.as(
@@ -287,7 +274,7 @@ const buildAgent = (arch: Arch, work: string): Effect.Effect<string, CommandFail
   )
 }
 
-/** A program without a C library, which is its own first instruction. */
+/** Compiler flags for a program without a C library or start-up code. */
 const freestanding = [
   "-static",
   "-nostdlib",
@@ -300,10 +287,10 @@ const freestanding = [
 ]
 
 /**
- * The interpreters' folder: scripts as they are, `native.c` as Node's addon, `launch.c` as a program of its own, any other C file as a
+ * The interpreters' folder: scripts as they are, `native.c` as Node's addon, `launch.c` as a program, any other C file as a
  * shared object.
  */
-const buildInterpreters = (recipe: Recipe, work: string): Effect.Effect<string, unknown> =>
+const buildInterpreters = (recipe: Recipe, work: string): Effect.Effect<string, StepFailed> =>
   Effect.gen(function* () {
     const from = join(imagesDirectory, "interpreters")
     const to = join(work, "interpreters")
@@ -332,11 +319,11 @@ const buildInterpreters = (recipe: Recipe, work: string): Effect.Effect<string, 
     return to
   })
 
-const packInitrd = (agent: string, base: string, path: string): Effect.Effect<void, unknown> =>
+const packInitrd = (agent: string, base: string, path: string): Effect.Effect<void, IoFailed> =>
   io(async () => {
     const modules = (await readdir(join(base, "modules"))).sort()
     const entries: Array<ArchiveEntry> = [
-      // A kernel without a console starts its first process with no descriptors, and Go then needs /dev/null to begin at all.
+      // A kernel without a console starts its first process without descriptors, and then Go cannot start without /dev/null.
       { path: "dev/console", mode: 0o600, content: Buffer.alloc(0), device: [5, 1] },
       { path: "dev/null", mode: 0o666, content: Buffer.alloc(0), device: [1, 3] },
       { path: "init", mode: 0o755, content: await readFile(agent) }
@@ -356,24 +343,27 @@ const readPackages = async (base: string): Promise<Manifest["packages"]> =>
       return { name, version, sha256 }
     })
 
-/** What a build may use of what is there. */
+/** The inputs of a build. */
 export interface BuildOptions {
   readonly recipe: Recipe
   /** The cache directory; bases are kept there. */
   readonly cache: string
-  /** An empty directory on the same file system, ours alone. */
+  /** An empty directory on the same file system, which nothing else uses. */
   readonly work: string
   /** Fetch everything again, with the newest packages of the suite. */
   readonly fresh: boolean
-  /** The directory of an intact image with the same root file system, to link it from. */
+  /** The directory of an intact image with the same root file system, which is then linked. */
   readonly sameSystem: string | undefined
 }
 
 /**
  * Builds an image in `work/image`: the files and nothing else. Fails with `HostUnsupported` when tools are missing, with
- * `CommandFailed` when one of them fails, or with what the file system said.
+ * `CommandFailed` when one of them fails, with `IoFailed` when a file cannot be read or written, and with `BuildFailed` or a
+ * `SchemaError` when a file is not what it should be.
  */
-export const buildImage = (options: BuildOptions): Effect.Effect<{ directory: string; manifest: Manifest }, unknown> =>
+export const buildImage = (
+  options: BuildOptions
+): Effect.Effect<{ directory: string; manifest: Manifest }, StepFailed | Schema.SchemaError | SandboxError> =>
   Effect.gen(function* () {
     const { recipe, cache, work } = options
     yield* checkTools(recipe.arch)
@@ -403,9 +393,12 @@ export const buildImage = (options: BuildOptions): Effect.Effect<{ directory: st
     })
     const now = yield* Clock.currentTimeMillis
     const manifest = yield* io(async (): Promise<Manifest> => {
-      const [kernel, initrd, root, scratch] = await Promise.all(parts.map((part) => hashFile(path(part))))
-      if (kernel === undefined || initrd === undefined || root === undefined || scratch === undefined)
-        throw new BuildFailed({ problem: "an image has four files" })
+      const [kernel, initrd, root, scratch] = await Promise.all([
+        hashFile(path("kernel")),
+        hashFile(path("initrd")),
+        hashFile(path("root")),
+        hashFile(path("scratch"))
+      ])
       const content = { format: 1 as const, arch: recipe.arch, languages, files: { kernel, initrd, root, scratch } }
       return {
         ...content,

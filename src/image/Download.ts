@@ -1,14 +1,14 @@
 /**
- * One file over HTTP, with its SHA-256 known beforehand; what a broken connection left is continued, not fetched again.
+ * Downloads one file of known SHA-256 over HTTP; an interrupted download is continued, not fetched again.
  */
 import * as Effect from "effect/Effect"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import { open, rm, stat } from "node:fs/promises"
 import { hashFile } from "../internal/hashFile.ts"
-import { io } from "../internal/io.ts"
+import { io, type IoFailed } from "../internal/io.ts"
 
-/** The file could not be fetched. `temporary`: another try may help (connection, 5xx), or not (404, wrong hash). */
+/** The file could not be fetched. `temporary`: whether another try may help (connection, 5xx) or not (404, wrong hash). */
 export class DownloadFailed extends Schema.TaggedError<DownloadFailed>()("DownloadFailed", {
   url: Schema.String,
   problem: Schema.String,
@@ -19,10 +19,10 @@ export class DownloadFailed extends Schema.TaggedError<DownloadFailed>()("Downlo
   }
 }
 
-/** A server that sends nothing for so long is taken for dead. */
+/** A server that sends nothing for this long counts as dead. */
 const idle = "60 seconds"
 
-/** Five tries in a row without a single new byte end it: after 0.2, 0.4, 0.8 and 1.6 s. */
+/** Five tries in a row without a new byte end the download. They are 0.2, 0.4, 0.8 and 1.6 s apart. */
 const backoff = Schedule.exponential("200 millis").pipe(Schedule.upTo({ times: 4 }))
 
 const explain = (error: unknown): string => {
@@ -31,24 +31,24 @@ const explain = (error: unknown): string => {
 }
 
 /**
- * Fetches `url` to `path`, continuing a file that is there. Fails with `DownloadFailed`, or with the file system's own error
- * (a full disk); a wrong hash removes the file, any other failure keeps it for the next call.
+ * Fetches `url` to `path`, continuing a file that is there. Fails with `IoFailed` when `path` cannot be written (a full
+ * disk), else with `DownloadFailed`; a wrong hash removes the file, any other failure keeps it for the next call.
  *
  * @param sha256 64 hex digits.
- * @param progress hears bytes so far and the total, when the server tells one.
+ * @param progress is called with the bytes so far, and with the total when the server reports one.
  */
 export const download = (
   url: string,
   path: string,
   sha256: string,
   progress: (done: number, total: number | undefined) => Effect.Effect<void>
-): Effect.Effect<void, unknown> =>
+): Effect.Effect<void, DownloadFailed | IoFailed> =>
   Effect.gen(function* () {
     const before = yield* sizeOf(path)
     yield* fetchRest(url, path, progress)
     if ((yield* matches(path, sha256)) === true) return
     yield* io(() => rm(path, { force: true }))
-    // What an earlier call left may have been of another file.
+    // The bytes of an earlier call may be those of another file.
     if (before > 0) {
       yield* fetchRest(url, path, progress)
       if ((yield* matches(path, sha256)) === true) return
@@ -71,12 +71,12 @@ const matches = (path: string, sha256: string) =>
     (it) => it.sha256 === sha256
   )
 
-/** Tries until the whole file is there; a try that brought something starts the count of tries anew. */
+/** Tries until the whole file is there; a try that brought new bytes resets the count of tries. */
 const fetchRest = (
   url: string,
   path: string,
   progress: (done: number, total: number | undefined) => Effect.Effect<void>
-): Effect.Effect<void, unknown> =>
+): Effect.Effect<void, DownloadFailed | IoFailed> =>
   Effect.gen(function* () {
     for (;;) {
       const before = yield* sizeOf(path)
@@ -91,13 +91,13 @@ const fetchRest = (
     }
   })
 
-const isTemporary = (error: unknown): boolean => error instanceof DownloadFailed && error.temporary
+const isTemporary = (error: DownloadFailed | IoFailed): boolean => error._tag === "DownloadFailed" && error.temporary
 
 const fetchOnce = (
   url: string,
   path: string,
   progress: (done: number, total: number | undefined) => Effect.Effect<void>
-): Effect.Effect<void, unknown> =>
+): Effect.Effect<void, DownloadFailed | IoFailed> =>
   Effect.gen(function* () {
     const offset = yield* sizeOf(path)
     const abort = yield* Effect.acquireRelease(
@@ -118,7 +118,7 @@ const fetchOnce = (
     const resumed =
       response.status === 206 && response.headers.get("content-range")?.startsWith(`bytes ${offset}-`) === true
     if (response.status === 416 || (response.status === 206 && !resumed)) {
-      // Nothing there lies behind what we have: either it is whole already, or it is of something else. The hash tells.
+      // The server has nothing after these bytes: the file is complete, or it is another one. The hash decides.
       if (response.headers.get("content-range") === `bytes */${offset}`) return
       yield* io(() => rm(path, { force: true }))
       return yield* new DownloadFailed({

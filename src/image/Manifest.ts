@@ -1,5 +1,5 @@
 /**
- * What an image says about itself, and what its name is computed from.
+ * The manifest of an image, and the computation of its name.
  */
 import * as Schema from "effect/Schema"
 import { createHash } from "node:crypto"
@@ -18,7 +18,7 @@ export type Part = keyof typeof fileNames
 /** The parts in their fixed order. */
 export const parts: ReadonlyArray<Part> = ["kernel", "initrd", "root", "scratch"]
 
-/** All files of an image get this modification time (seconds since 1970), so that a later write shows. */
+/** The modification time of all files of an image (seconds since 1970), so that a later write shows. */
 export const epoch = 1_700_000_000
 
 const Sha256 = Schema.String.check(Schema.isPattern(/^[0-9a-f]{64}$/))
@@ -28,9 +28,9 @@ const File = Schema.Struct({ size: Schema.Int, sha256: Sha256 })
 /**
  * `manifest.json` of an image.
  *
- * `id` follows from the files' hashes, the architecture and the languages; `created` (ISO 8601) and the provenance
- * (`packages`, `npm`) are for people and audits and not part of it. `inputs` is the key of the sources it was made from,
- * `system` that of its root file system alone. Sizes are bytes.
+ * `id` is computed from the files' hashes, the architecture and the languages, not from `created` (ISO 8601) and the
+ * provenance (`packages`, `npm`), which are for people and audits. `inputs` is the key of the sources that it was built
+ * from, `system` that of its root file system alone. Sizes are bytes.
  */
 export const Manifest = Schema.Struct({
   format: Schema.Literal(1),

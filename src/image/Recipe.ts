@@ -1,5 +1,5 @@
 /**
- * What an image is made from: the files under `images/`, and the keys that say when which part must be made again.
+ * The sources of an image: the files under `images/`, and keys that change when a part must be built again.
  */
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
@@ -8,12 +8,13 @@ import { readdir, readFile } from "node:fs/promises"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
 import type { Arch } from "./BootFiles.ts"
-import { io } from "../internal/io.ts"
+import { io, type IoFailed } from "../internal/io.ts"
+import { packageDirectory } from "../internal/packageDirectory.ts"
 
-/** `images/` of this checkout or installed package; the same from `src/internal` and from `dist/internal`. */
-export const imagesDirectory = fileURLToPath(new URL("../../images/", import.meta.url))
+/** `images/` of this checkout or installed package. */
+export const imagesDirectory = fileURLToPath(new URL("images/", packageDirectory))
 
-/** Raise it when what ImageBuild.ts makes of the same files changes. */
+/** Raise it when Build.ts makes something else of the same files. */
 const recipeVersion = 1
 
 const Exact = Schema.Struct({ version: Schema.NonEmptyString, integrity: Schema.NonEmptyString })
@@ -41,7 +42,7 @@ export interface Pin {
 }
 
 /**
- * The recipe for one architecture. Keys are 32 hex digits: `base` covers what takes long (packages, Node, kernel), `system`
+ * The recipe for one architecture. Keys are 32 hex digits: `base` covers what is fetched (packages, Node, kernel), `system`
  * also the interpreters, `inputs` everything.
  */
 export interface Recipe {
@@ -87,8 +88,11 @@ const digestFolder = async (folder: string): Promise<string> => {
   return digest(files.flatMap((file, i) => [file, contents[i] ?? ""]))
 }
 
-/** Reads the recipe (a few ms). Fails when `images/` is not there or its pins are damaged. */
-export const readRecipe = (arch: Arch, images: string = imagesDirectory): Effect.Effect<Recipe, unknown> =>
+/** Reads the recipe (a few ms). Fails when `images/` is missing or its pins are damaged. */
+export const readRecipe = (
+  arch: Arch,
+  images: string = imagesDirectory
+): Effect.Effect<Recipe, IoFailed | Schema.SchemaError> =>
   Effect.gen(function* () {
     const [pinText, packageText, script, agent, interpreters] = yield* io(() =>
       Promise.all([

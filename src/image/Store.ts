@@ -1,9 +1,9 @@
 /**
- * The directory that images live in, and everything that changes it.
+ * The directory of images, and everything that changes it.
  *
  * An image is prepared in `tmp/<name>/` under the lock `locks/<name>.lock` and renamed into `images/<id>/`; nothing in there
- * is ever written again. `current/<arch>-<inputs>` holds the id of the image that belongs to those sources. Who finds the
- * lock of a directory in `tmp` free knows that its owner is dead, and clears it.
+ * is ever written again. `current/<arch>-<inputs>` holds the id of the image that belongs to those sources. A directory in
+ * `tmp` whose lock is free was left by a process that died, and is removed.
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
@@ -14,9 +14,10 @@ import { join } from "node:path"
 import { ensureCacheDirectory } from "../host/CacheDirectory.ts"
 import { hashFile } from "../internal/hashFile.ts"
 import { epoch, fileNames, imageId, type Manifest, ManifestJson, type Part, parts } from "./Manifest.ts"
-import { io } from "../internal/io.ts"
-import { withLock, withLockIfFree } from "../internal/Lock.ts"
+import { io, type IoFailed } from "../internal/io.ts"
+import { type LockFailed, withLock, withLockIfFree } from "../internal/Lock.ts"
 import { report } from "../internal/Progress.ts"
+import type { SandboxError } from "../SandboxError.ts"
 
 /** An image in its directory. `files` are absolute paths. */
 export interface Stored {
@@ -26,14 +27,14 @@ export interface Stored {
   readonly files: { readonly arch: Manifest["arch"] } & Readonly<Record<Part, string>>
 }
 
-/** Broken-off downloads that nobody continued, and images that nobody used for so long, are removed (ms): 14 days. */
+/** Interrupted downloads and images that were not used for this long (ms) are removed: 14 days. */
 const unusedFor = 14 * 24 * 3600 * 1000
-/** Of images used within that time so many stay: a developer makes one with every change. */
+/** At most this many of the images used within that time are kept: a developer builds one with every change. */
 const keptImages = 8
-/** Using an image is noted in its directory's time this often (ms), so one that is in use is never among the removed. */
+/** How often (ms) the use of an image is recorded in its directory's time, so that one in use is never removed. */
 const noteEvery = 30 * 60 * 1000
 
-/** What is to be known of a snapshot. */
+/** The part of a snapshot's manifest that is needed here. */
 const decodeSnapshot = Schema.decodeUnknownOption(Schema.fromJsonString(Schema.Struct({ image: Schema.String })))
 
 const namesIn = (directory: string): Effect.Effect<ReadonlyArray<string>> =>
@@ -53,15 +54,15 @@ export const imageAt = (directory: string, manifest: Manifest): Stored => ({
   }
 })
 
-/** Reads an image's manifest; fails when it is missing or damaged. */
-export const readManifest = (directory: string): Effect.Effect<Manifest, unknown> =>
+/** Reads an image's manifest. */
+export const readManifest = (directory: string): Effect.Effect<Manifest, IoFailed | Schema.SchemaError> =>
   Effect.flatMap(
     io(() => readFile(join(directory, "manifest.json"), "utf8")),
     (text) => Schema.decodeEffect(ManifestJson)(text)
   )
 
-/** Reads every byte of an image and compares with its manifest; the problem found, or nothing. */
-export const compare = (image: Stored): Effect.Effect<string | undefined, unknown> =>
+/** Compares every byte of an image with its manifest; returns the problem found, or nothing. */
+export const compare = (image: Stored): Effect.Effect<string | undefined, IoFailed> =>
   io(async () => {
     if (imageId(image.manifest) !== image.id) return "the manifest does not belong to this image"
     for (const part of parts) {
@@ -73,7 +74,7 @@ export const compare = (image: Stored): Effect.Effect<string | undefined, unknow
     return diskProblem(image.files.scratch)
   })
 
-/** A qcow2 header may name other files of the host to read from (backing file, external data): ours never does. */
+/** A qcow2 header can name other files of the host (backing file, external data): that of an image must not. */
 const diskProblem = async (path: string): Promise<string | undefined> => {
   const file = await open(path, "r")
   try {
@@ -87,7 +88,7 @@ const diskProblem = async (path: string): Promise<string | undefined> => {
   }
 }
 
-/** Makes sure that a file is on the disk before its directory gets its final name. */
+/** Flushes a file to the disk, before its directory gets its final name. */
 const sync = async (path: string): Promise<void> => {
   const file = await open(path, "r")
   try {
@@ -97,7 +98,7 @@ const sync = async (path: string): Promise<void> => {
   }
 }
 
-/** The store in a cache directory. Nothing is created before something is written. */
+/** The store in a cache directory, which is created at the first write. */
 export const makeStore = (cache: string) => {
   const images = join(cache, "images")
   const current = join(cache, "current")
@@ -106,7 +107,7 @@ export const makeStore = (cache: string) => {
   const lock = (name: string): string => join(cache, "locks", `${name}.lock`)
   const pointer = (arch: string, inputs: string): string => join(current, `${arch}-${inputs}`)
 
-  /** Images that this process has read, so that using one again costs four `stat`s; and when their use was noted. */
+  /** Images that this process has read, so that using one again costs four `stat`s; and when their use was recorded. */
   const known = new Map<string, { readonly image: Stored; readonly noted: number }>()
 
   const load = (id: string): Effect.Effect<Option.Option<Stored>> =>
@@ -144,7 +145,7 @@ export const makeStore = (cache: string) => {
       new Set(texts.flatMap((text) => Option.toArray(Option.flatMap(text, decodeSnapshot))).map(({ image }) => image))
   )
 
-  const removeNow = (id: string): Effect.Effect<void, unknown> =>
+  const removeNow = (id: string): Effect.Effect<void, IoFailed> =>
     io(async () => {
       known.delete(id)
       for (const name of await readdir(current).catch(() => [])) {
@@ -157,10 +158,10 @@ export const makeStore = (cache: string) => {
   return {
     cache,
 
-    /** Where the file with this hash is downloaded to; stays until it is whole. */
+    /** Where the file with this hash is downloaded to; it stays until it is complete. */
     downloadPath: (sha256: string): string => join(downloads, `${sha256}.part`),
 
-    /** The image, if its files look as they were put there (size and time). */
+    /** The image, if the sizes and times of its files are right. */
     load,
 
     /** The image that belongs to these sources. */
@@ -171,7 +172,7 @@ export const makeStore = (cache: string) => {
         return Option.filter(image, (it) => it.manifest.arch === arch)
       }),
 
-    /** All images that are whole, newest first. */
+    /** All complete images, newest first. */
     list: Effect.gen(function* () {
       const found = yield* Effect.forEach(yield* ids, load)
       return found
@@ -179,8 +180,11 @@ export const makeStore = (cache: string) => {
         .sort((a, b) => b.manifest.created.localeCompare(a.manifest.created))
     }),
 
-    /** Runs work in an empty directory of its own, gone afterwards, one at a time per name over all processes. */
-    exclusively: <A>(name: string, work: (directory: string) => Effect.Effect<A, unknown>): Effect.Effect<A, unknown> =>
+    /** Runs work in an empty directory, which is removed afterwards; one at a time per name, over all processes. */
+    exclusively: <A, E>(
+      name: string,
+      work: (directory: string) => Effect.Effect<A, E>
+    ): Effect.Effect<A, E | SandboxError | IoFailed | LockFailed> =>
       Effect.gen(function* () {
         yield* ensureCacheDirectory(cache)
         const directory = join(temporary, name)
@@ -196,7 +200,7 @@ export const makeStore = (cache: string) => {
         )
       }),
 
-    /** Clears what processes left that died at work, and downloads that nobody continues. */
+    /** Removes what dead processes left, and downloads that were not continued. */
     sweep: Effect.gen(function* () {
       for (const name of yield* namesIn(temporary)) {
         yield* withLockIfFree(
@@ -211,8 +215,12 @@ export const makeStore = (cache: string) => {
       }
     }).pipe(Effect.ignore),
 
-    /** Puts a prepared image in its place and makes it the one that belongs to these inputs. */
-    install: (prepared: string, manifest: Manifest, inputs: string): Effect.Effect<Stored, unknown> =>
+    /** Moves a prepared image into its place and makes it the one for these inputs. */
+    install: (
+      prepared: string,
+      manifest: Manifest,
+      inputs: string
+    ): Effect.Effect<Stored, IoFailed | LockFailed | Schema.SchemaError> =>
       Effect.gen(function* () {
         const text = yield* Schema.encodeEffect(ManifestJson)(manifest)
         yield* io(async () => {
@@ -244,10 +252,10 @@ export const makeStore = (cache: string) => {
         return imageAt(directory, manifest)
       }),
 
-    /** Removes an image and what points to it. */
-    remove: (id: string): Effect.Effect<void, unknown> => withLock(lock("install"), removeNow(id)),
+    /** Removes an image and the pointers to it. */
+    remove: (id: string): Effect.Effect<void, IoFailed | LockFailed> => withLock(lock("install"), removeNow(id)),
 
-    /** Removes images that nobody uses (any more), but for one, and for those that snapshots go on with. */
+    /** Removes images that are no longer used, except for `keep` and those that snapshots need. */
     removeUnused: (keep: string): Effect.Effect<void> =>
       Effect.gen(function* () {
         const now = yield* Clock.currentTimeMillis

@@ -1,10 +1,10 @@
-/** Short-lived programs, bounded in time and output, that never outlive the call. */
+/** Runs short-lived programs with limits on time and output; they never outlive the call. */
 import * as Context from "effect/Context"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import { spawn } from "node:child_process"
 
-/** How long one program may take. A healthy QEMU answers in 0.1 s here; a busy two-core machine takes some times that. */
+/** How long one program may take. A healthy QEMU answers in 0.1 s; on a busy machine with two cores it takes several times that. */
 export const Bound = Context.Reference<Duration.Input>("exec-sandbox/internal/BoundedProcess/Bound", {
   defaultValue: () => "10 seconds"
 })
@@ -63,7 +63,7 @@ const exchange = (
     let answered = reply === undefined
     const child = spawn(file, args, { cwd: "/", env, stdio: "pipe", detached: true })
     const end = (problem: string | null) => resume(Effect.succeed({ problem, stdout, stderr, timedOut: false }))
-    // Writing to a program that has just died is not an event of its own: its end is.
+    // A write to a program that has just died fails; its exit is reported instead.
     child.stdin.on("error", () => {})
     if (answered) child.stdin.end()
     child.stdout.setEncoding("utf8").on("data", (text: string) => {
@@ -78,7 +78,7 @@ const exchange = (
       stderr = (stderr + text).slice(0, outputLimit)
     })
     child.once("error", (error) => end(error.message))
-    // "close", not "exit": nobody holds the pipes any more, so nothing that was said is missing.
+    // "close", not "exit": then all pipes are closed, and the output is complete.
     child.once("close", (code, signal) => end(problemOf(code, signal, stderr)))
     return Effect.callback<void>((done) => {
       killGroup(child.pid)
@@ -95,6 +95,6 @@ const killGroup = (pid: number | undefined): void => {
   try {
     process.kill(-pid, "SIGKILL")
   } catch {
-    // Nobody is left in the group.
+    // The group has no process left.
   }
 }

@@ -1,12 +1,12 @@
 /**
- * A child process that works for us for a while: run to its end, ended with us, its last words kept for the error.
+ * Runs a child process to its end. It ends with this process, and an error contains the last lines that it printed.
  */
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { spawn } from "node:child_process"
 import { delimiter } from "node:path"
 
-/** The command could not be started, or ended with something else than 0. `output` is the end of its standard error (or output). */
+/** The command could not be started, or did not exit with 0. `output` is the end of its standard error (or output). */
 export class CommandFailed extends Schema.TaggedError<CommandFailed>()("CommandFailed", {
   command: Schema.String,
   status: Schema.String,
@@ -17,17 +17,19 @@ export class CommandFailed extends Schema.TaggedError<CommandFailed>()("CommandF
   }
 }
 
-/** PATH with the directories where Debian keeps tools such as mkfs.ext4, which a user's PATH lacks. */
-export const searchPath = (): string =>
-  [process.env["PATH"] ?? "", "/usr/local/sbin", "/usr/sbin", "/sbin"].join(delimiter)
+/** Where Debian keeps tools such as mkfs.ext4; a user's PATH lacks these directories. */
+export const systemDirectories: ReadonlyArray<string> = ["/usr/local/sbin", "/usr/sbin", "/sbin"]
+
+/** PATH with `systemDirectories`. */
+export const searchPath = (): string => [process.env["PATH"] ?? "", ...systemDirectories].join(delimiter)
 
 const keep = 4000
 
 /**
- * Runs a program and answers its standard output (at most the last 4 MB). Interruption ends its whole process group: TERM,
- * and KILL two seconds later. Its standard input is a pipe that closes when this process dies, for children that watch it.
+ * Runs a program and returns its standard output (at most the last 4 MB). Interruption ends its whole process group with TERM,
+ * and two seconds later with KILL. Its standard input is a pipe that closes when this process dies, for children that watch it.
  *
- * @param onLine hears each line of standard output as it comes.
+ * @param onLine is called with each line of standard output as it comes.
  */
 export const run = (
   command: string,

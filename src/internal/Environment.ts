@@ -1,4 +1,4 @@
-/** Environment variables, read through `Config` so that a test or an embedding program can give its own. */
+/** Environment variables, read through `Config` so that tests and embedding programs can provide others. */
 import * as Config from "effect/Config"
 import * as Effect from "effect/Effect"
 

@@ -1,6 +1,6 @@
 /**
- * File names between bytes and strings. Linux allows any bytes but NUL and `/`; a string holds each byte that is not
- * UTF-8 as the lone surrogate U+DC80…U+DCFF, as Python does. Such a string is exact and comes back to the same bytes.
+ * Converts file names between bytes and strings. Linux allows any bytes but NUL and `/`; a string has a lone surrogate
+ * U+DC80…U+DCFF for each byte that is not UTF-8, as in Python, so the conversion is exact in both directions.
  */
 const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true })
 
@@ -12,7 +12,7 @@ const decoded = (bytes: Uint8Array): string | undefined => {
   }
 }
 
-/** How many bytes a character with this first byte has; 1 where none begins. */
+/** The length in bytes of a character with this first byte; 1 where no character begins. */
 const lengthOf = (first: number): number => (first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 1)
 
 /** The string of a name. */

@@ -1,4 +1,4 @@
-/** Small questions about files, asked in several places. */
+/** Helpers for files. */
 import { createHash } from "node:crypto"
 import { accessSync, type BigIntStats, constants, mkdirSync, statSync } from "node:fs"
 import { dirname, isAbsolute, join } from "node:path"
@@ -17,8 +17,8 @@ export const statOrNull = (path: string): BigIntStats | null => {
 }
 
 /**
- * Makes a directory with its parents, unless it exists. Throws what the system answers. Node's own recursive `mkdir` never
- * returns where a file system goes on answering ENOENT, as /proc does.
+ * Makes a directory with its parents, unless it exists. Throws the system's error. Node's own recursive `mkdir` never returns
+ * on a file system that always answers ENOENT, such as /proc.
  */
 export const makeDirectory = (path: string, mode: number): void => {
   if (statOrNull(path)?.isDirectory() === true) return
@@ -26,7 +26,7 @@ export const makeDirectory = (path: string, mode: number): void => {
     try {
       mkdirSync(path, { mode })
     } catch (error) {
-      // Somebody else may have made it meanwhile.
+      // Another process may have made it meanwhile.
       if (errorCode(error) !== "EEXIST" || statOrNull(path)?.isDirectory() !== true) throw error
     }
   }

@@ -1,6 +1,6 @@
-/** Cuts bytes into lines, holding back at most one. */
+/** Splits bytes into lines. */
 
-/** Gives the whole lines of what it is given; `undefined` when one is longer than `max` bytes. */
+/** Returns the complete lines so far and keeps the rest; `undefined` when a line is longer than `max` bytes. */
 export const make = (max: number): ((bytes: Uint8Array) => ReadonlyArray<string> | undefined) => {
   let rest = Buffer.alloc(0)
   return (bytes) => {

@@ -1,9 +1,9 @@
 /**
  * Mutual exclusion between processes, by file.
  *
- * The kernel's `flock` holds the lock, in a small child that lives exactly as long as its standard input, which is a pipe of
- * ours. So a lock cannot outlive its holder, not even after `kill -9`, and there is no stale lock to judge and break. Node has
- * no `flock` of its own. Fibres of one process exclude each other just the same.
+ * A small child process holds the kernel's `flock` and lives exactly as long as its standard input, a pipe of this process. So
+ * a lock cannot outlive this process, not even after `kill -9`, and there are no stale locks. Node has no `flock` of its own.
+ * Fibres of one process exclude each other in the same way.
  */
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
@@ -12,7 +12,7 @@ import { spawn } from "node:child_process"
 import { dirname } from "node:path"
 import { makeDirectory } from "./Files.ts"
 
-/** The lock could not be asked for at all: its directory cannot be written, or the host has no `flock` (Linux) or `perl` (macOS). */
+/** Locking is not possible: the directory cannot be written, or the host has no `flock` (Linux) or `perl` (macOS). */
 export class LockFailed extends Schema.TaggedError<LockFailed>()("LockFailed", {
   path: Schema.String,
   problem: Schema.String
@@ -31,17 +31,17 @@ const spawnHolder = (path: string, wait: boolean): ChildProcess => {
     process.platform === "darwin"
       ? ["perl", ["-e", perl, path, wait ? "" : "1"]]
       : ["flock", ["-x", ...(wait ? [] : ["-n"]), "-E", "75", path, "cat"]]
-  // Its own process group: Ctrl-C in a terminal must not take the lock away from us while we clean up.
+  // Its own process group: Ctrl-C in a terminal must not release the lock while we clean up.
   return spawn(command, args, { stdio: ["pipe", "pipe", "pipe"], detached: true })
 }
 
-/** The child and whether it has the lock. */
+/** The child process, and whether it has the lock. */
 interface Holder {
   readonly child: ChildProcess
   held: boolean
 }
 
-/** Waits for the lock; `false` when somebody else has it and the holder was told not to wait. */
+/** Waits for the lock; `false` when another process has it and the child does not wait. */
 const acquire = (holder: Holder, path: string): Effect.Effect<boolean, LockFailed> =>
   Effect.callback((resume) => {
     const { child } = holder
@@ -58,7 +58,7 @@ const acquire = (holder: Holder, path: string): Effect.Effect<boolean, LockFaile
     child.stderr?.on("data", (chunk: Buffer) => {
       said = (said + chunk.toString()).slice(-500)
     })
-    // The child repeats what it is told once it has the lock.
+    // The child is `cat`: it repeats this line once it has the lock.
     child.stdout?.once("data", () => {
       holder.held = true
       resume(Effect.succeed(true))
@@ -66,7 +66,7 @@ const acquire = (holder: Holder, path: string): Effect.Effect<boolean, LockFaile
     child.stdin?.write("held\n")
   })
 
-/** Lets go, and waits until the kernel has. */
+/** Releases the lock, and waits until the child has ended. */
 const release = ({ child, held }: Holder): Effect.Effect<void> =>
   Effect.callback((resume) => {
     if (child.pid === undefined || child.exitCode !== null || child.signalCode !== null) return resume(Effect.void)
@@ -82,7 +82,7 @@ const hold = <A, E, R>(
   waiting: Effect.Effect<void> | undefined
 ): Effect.Effect<A, E | LockFailed, R> =>
   Effect.acquireUseRelease(
-    // Starting the child is one synchronous step, so an interruption finds either no child or one to let go of.
+    // Starting the child is one synchronous step, so an interruption finds no child, or one that it can release.
     Effect.andThen(
       Effect.try({
         try: () => makeDirectory(dirname(path), 0o700),
@@ -100,8 +100,7 @@ const hold = <A, E, R>(
 
 /**
  * Runs `effect` while this process alone holds the lock at `path`. The file (and its directory) is made when missing and
- * stays; its content means nothing. Waits as long as another holder needs; `waiting` runs once when that is more than a
- * second. Interruptible while waiting and while running.
+ * stays; its content is not used. Waits until the lock is free; `waiting` runs once when that takes more than a second. Interruptible while waiting and while running.
  */
 export const withLock = <A, E, R>(
   path: string,
@@ -109,7 +108,7 @@ export const withLock = <A, E, R>(
   options?: { readonly waiting?: Effect.Effect<void> }
 ): Effect.Effect<A, E | LockFailed, R> => hold(path, true, () => effect, options?.waiting)
 
-/** Like `withLock`, but does nothing and answers `false` when somebody else holds the lock; `true` when `effect` ran. */
+/** Like `withLock`, but does nothing and returns `false` when another process holds the lock; `true` when `effect` ran. */
 export const withLockIfFree = <A, E, R>(
   path: string,
   effect: Effect.Effect<A, E, R>

@@ -1,8 +1,7 @@
 /**
- * How long work says where it is.
+ * Progress of long work: building an image, pulling one and sealing a template take seconds to minutes.
  *
- * Building an image, pulling one and sealing a template take seconds to minutes. They report through this reference, so no
- * signature carries a callback; the default hears nothing. The CLI provides one that draws.
+ * They report through this reference, so that no signature needs a callback. The default ignores reports; the CLI draws them.
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -18,11 +17,11 @@ export interface ProgressEvent {
   readonly total?: number
 }
 
-/** Whoever listens. It must not fail, and slow listeners slow the work. */
+/** The listener. It must not fail, and a slow one slows the work. */
 export const Progress = Context.Reference<(event: ProgressEvent) => Effect.Effect<void>>("exec-sandbox/Progress", {
   defaultValue: () => () => Effect.void
 })
 
-/** Tells the current listener. */
+/** Reports to the current listener. */
 export const report = (event: ProgressEvent): Effect.Effect<void> =>
   Effect.flatMap(Progress, (listener) => listener(event))

@@ -1,6 +1,5 @@
 /**
- * Names of files that exist only while something is made. Each says which process made it, so that what a killed process
- * left behind can be told from what is in use, and swept.
+ * Names of temporary files. Each contains the process that made it, so that files of dead processes can be found and removed.
  */
 import { randomBytes } from "node:crypto"
 import * as fs from "node:fs"
@@ -11,7 +10,7 @@ type Purpose = "building" | "removed" | "clone" | "seal" | "parked"
 
 let space: string | undefined
 
-/** Where this process's id means something: containers that share a directory count their processes each for itself. */
+/** The namespace of this process's id: containers that share a directory have their own ids. */
 const processSpace = (): string => {
   if (space !== undefined) return space
   try {
@@ -22,7 +21,7 @@ const processSpace = (): string => {
   return space
 }
 
-/** A new name, hidden from listings of what is whole. */
+/** A new name. It begins with a dot, so that listings of complete files skip it. */
 export const temporaryName = (purpose: Purpose): string =>
   `.${purpose}-${process.pid}-${processSpace()}-${randomBytes(6).toString("hex")}`
 
@@ -35,19 +34,19 @@ const isAlive = (pid: number): boolean => {
   }
 }
 
-/** Whether a name is that of something temporary whose maker is gone. Of another container's processes nothing is known. */
+/** Whether a name is that of a temporary file whose process is dead. Those of other containers cannot be checked. */
 export const isStale = (name: string): boolean => {
   const [, owner, where] = /^\.(?:building|removed|clone|seal|parked)-(\d+)-(\d+)-/.exec(name) ?? []
   return owner !== undefined && where === processSpace() && !isAlive(Number(owner))
 }
 
-/** Removes what killed processes have left in a directory. What cannot be removed stays for the next who tries. */
+/** Removes the temporary files of dead processes from a directory, as far as possible. */
 export const sweep = (directory: string): void => {
   try {
     for (const name of fs.readdirSync(directory).filter(isStale)) {
       fs.rmSync(path.join(directory, name), { recursive: true, force: true })
     }
   } catch {
-    // There is no such directory yet, or somebody else sweeps it in this moment.
+    // There is no such directory yet, or another process sweeps it at the same time.
   }
 }

@@ -1,4 +1,4 @@
-/** Decodes what a caller gave, with an error that names the field, what it held and what would be right. */
+/** Decodes a caller's input; the error contains the field, its value and what would be right. */
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as SchemaIssue from "effect/SchemaIssue"
@@ -12,10 +12,10 @@ const shown = (value: unknown): string => {
   return text.length > 80 ? `${text.slice(0, 80)}…` : text
 }
 
-/** What is under such a name is never shown, only what kind of thing it is. */
+/** For these fields only the type of the value is shown, never the value. */
 const isSecret = (field: string): boolean => /secret/i.test(field)
 
-/** A decoder for a Schema whose input comes from a caller. Unknown fields are refused: they are misspelt ones. */
+/** A decoder for a caller's input. Unknown fields are refused, because they are probably misspelt. */
 export const decodeInput = <S extends Schema.Top>(
   schema: S,
   name: string

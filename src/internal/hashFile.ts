@@ -3,8 +3,8 @@ import { createReadStream } from "node:fs"
 import { open } from "node:fs/promises"
 
 /**
- * The same of a file that is mostly empty: of its blocks (256 KiB) that are not all zero, each with its number. Nothing else
- * has this hash, and it takes a fraction of the time.
+ * A hash of a sparse file, over its blocks of 256 KiB that are not all zero and their positions. It is as unique as a hash of
+ * all bytes and takes a fraction of the time.
  */
 export const hashSparse = async (path: string): Promise<{ readonly size: number; readonly sha256: string }> => {
   const hash = createHash("sha256")

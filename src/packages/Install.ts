@@ -1,7 +1,7 @@
 /**
- * Installs packages in a machine that is about to be sealed: by the ecosystem's own tool, and then imported, so that they are
- * warm in every clone. Only the tools have a network; no code of a package runs while there is one. What must run some, as
- * Debian's scripts, does so in a second step.
+ * Installs packages in a machine that is then sealed: with the ecosystem's own tool, and imported after that, so that they are
+ * warm in every clone. Only the tools have a network; no code of a package runs while there is one. Debian's scripts run in a
+ * second step, without a network.
  */
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
@@ -23,7 +23,7 @@ import type { Installer } from "./Network.ts"
 import * as PackageNetwork from "./Network.ts"
 import { report } from "../internal/Progress.ts"
 
-/** What the programs in `images/packages` say. */
+/** The output of the programs in `images/packages`. */
 const Answer = Schema.fromJsonString(
   Schema.Union([
     Schema.Struct({
@@ -50,31 +50,31 @@ const decodeAnswer = Schema.decodeUnknownOption(Answer)
 const installMs = 1_200_000
 /** How long one import may take. */
 const importMs = 600_000
-/** How long after that the guest may take to say so. */
+/** How long after that the guest may take to report it. */
 const graceMs = 30_000
 const maxAnswer = 4 * 1024 * 1024
 const maxSaid = 2000
 
-/** Trouble with a registry passes more often than not. */
+/** Most failures of a registry are temporary. */
 const again = Schedule.exponential("2 seconds").pipe(Schedule.upTo({ times: 2 }))
 
-/** Raise it when what is made of the same packages by the same programs changes. */
+/** Raise it when the same packages and programs make something else. */
 const format = 1
 
-/** The guest's programs that install, and who runs them. */
+/** The guest's programs that install, and the user of each. */
 const tools = {
   python: { file: "python.py", argv: ["python3", "-c"], user: "user" },
   javascript: { file: "javascript.cjs", argv: ["node", "-e"], user: "root" },
   debian: { file: "debian.py", argv: ["python3", "-c"], user: "root" }
 } as const
 
-/** What can be imported is imported by the interpreter of the same name. */
+/** Modules are imported by the interpreter of the same name. */
 const interpreters = ["python", "javascript"] as const
 type Interpreter = (typeof interpreters)[number]
 
 const textOf = (ecosystem: Ecosystem) => readFile(join(imagesDirectory, "packages", tools[ecosystem].file), "utf8")
 
-/** The programs' own text. */
+/** The text of the programs. */
 const programs: Effect.Effect<Readonly<Record<Ecosystem, string>>, SandboxError> = Effect.tryPromise({
   try: async () => ({
     python: await textOf("python"),
@@ -84,7 +84,7 @@ const programs: Effect.Effect<Readonly<Record<Ecosystem, string>>, SandboxError>
   catch: (error) => broken(`this installation lacks a file: ${error instanceof Error ? error.message : String(error)}`)
 })
 
-/** Names the template that has these packages over the one of another key. */
+/** The key of the template with these packages on top of the template `base`. */
 export const key = (base: string, packages: Packages): Effect.Effect<string, SandboxError> =>
   Effect.map(programs, (texts) => {
     const asked = parsed(packages).map(({ ecosystem, spec }) => [ecosystem, spec])
@@ -134,7 +134,7 @@ const spawn = (vm: Installer, argv: ReadonlyArray<string>, user: "user" | "root"
     installMs
   )
 
-/** Has one ecosystem's tool fetch and install what is asked for; `debian`'s does it in two steps. */
+/** Fetches and installs packages with one ecosystem's tool; Debian's does it in two steps. */
 const installAll = Effect.fnUntraced(function* (
   vm: Installer,
   ecosystem: Ecosystem,
@@ -167,9 +167,9 @@ const installAll = Effect.fnUntraced(function* (
     case "installed":
       return answer
     case "not-found":
-      // A registry that wants to know who asks mostly says of a private package that it is not there.
+      // Most registries answer "not found" for a private package without credentials.
       if (withheld !== undefined) {
-        return yield* unavailable(ecosystem, `there is no ${specOf(answer.name)} for everybody`, true, withheld)
+        return yield* unavailable(ecosystem, `${specOf(answer.name)} is not publicly available`, true, withheld)
       }
       return yield* new PackageError({
         ecosystem,
@@ -200,7 +200,7 @@ const unavailable = (
 const conflict = (ecosystem: Ecosystem, spec: string, problem: string): PackageError =>
   new PackageError({ ecosystem, spec, reason: { _tag: "Conflict", problem: problem.slice(0, maxSaid) } })
 
-/** Code that imports a module and leaves no name behind; and code that ends the interpreter. */
+/** Code that imports a module without leaving a name, and code that ends the interpreter. */
 const importing = {
   python: (module: string) => `__import__("importlib").import_module(${JSON.stringify(module)}) and None`,
   javascript: (module: string) => `void (await import(${JSON.stringify(module)}))`
@@ -222,8 +222,8 @@ const execute = (vm: Installer, language: Interpreter, text: string) => {
 }
 
 /**
- * Imports modules in the ecosystem's interpreter; those that could be. One that could not may have left anything behind, so
- * without it the others are imported anew in a new interpreter.
+ * Imports modules in the ecosystem's interpreter and returns those that succeeded. A failed import may leave anything behind,
+ * so the other modules are imported again in a new interpreter.
  */
 const importAll = Effect.fnUntraced(function* (
   vm: Installer,
@@ -247,7 +247,7 @@ const importAll = Effect.fnUntraced(function* (
   return left
 })
 
-/** Installs and imports, with all the machine's memory; says what there is then. The machine has no network any more when this ends. */
+/** Installs and imports packages, with all the machine's memory, and returns what there is then. The machine's network is closed by then. */
 export const install = Effect.fn("Packages.install")(function* (
   vm: Installer,
   packages: Packages,

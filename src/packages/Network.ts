@@ -1,4 +1,4 @@
-/** What package tools reach while they install: the registries that the host's own are told to use, and nothing else. */
+/** The network of package tools while they install: the registries that the host's tools are configured for, and nothing else. */
 import * as Effect from "effect/Effect"
 import * as Redacted from "effect/Redacted"
 import * as Egress from "../egress/Egress.ts"
@@ -8,9 +8,9 @@ import { packages } from "../NetworkPolicy.ts"
 import type { Ecosystem } from "../Packages.ts"
 import type { SandboxError } from "../SandboxError.ts"
 import type { Vm } from "../Vm.ts"
-import { Mirror } from "../image/DebianMirror.ts"
+import { Mirror } from "../internal/DebianMirror.ts"
 
-/** What installing needs of a machine. */
+/** The part of a machine that installing needs. */
 export type Installer = Pick<Vm, "open" | "accept" | "handover">
 
 const registriesOf = (ecosystems: ReadonlyArray<Ecosystem>): Effect.Effect<Registries> =>
@@ -23,8 +23,8 @@ const registriesOf = (ecosystems: ReadonlyArray<Ecosystem>): Effect.Effect<Regis
   })
 
 /**
- * What is to be said beside a registry's refusal: that this host has credentials which could not be put in at the border.
- * `undefined` when it has none.
+ * An addition to the error of a refused installation: this host has credentials that the border cannot put in. `undefined`
+ * when it has none.
  */
 export const withheld = (ecosystems: ReadonlyArray<Ecosystem>): Effect.Effect<string | undefined> =>
   Effect.map(registriesOf(ecosystems), ({ withheld }) =>
@@ -33,7 +33,7 @@ export const withheld = (ecosystems: ReadonlyArray<Ecosystem>): Effect.Effect<st
       : `this host's credentials for ${withheld.join(", ")} are not given to the machine that installs packages`
   )
 
-/** Runs something while the machine can reach the registries; it has `memoryMiB` for it. */
+/** Runs an effect while the machine can reach the registries, with `memoryMiB` for its tools. */
 export const during = <A, E>(
   vm: Installer,
   ecosystems: ReadonlyArray<Ecosystem>,
@@ -47,25 +47,25 @@ export const during = <A, E>(
     const secrets = credentials.map(({ host, value }, n) => {
       return [`REGISTRY_${n}`, { value: Redacted.make(value), hosts: [host], header: "authorization" }] as const
     })
-    const way = yield* Effect.provideService(
-      Egress.make(policy, yield* Egress.keep(Object.fromEntries(secrets))),
+    const egress = yield* Effect.provideService(
+      Egress.make(policy, yield* Egress.bindSecrets(Object.fromEntries(secrets))),
       Finder,
       () => registries
     )
-    vm.accept(way.accept)
+    vm.accept(egress.accept)
     /** A setting with the placeholders in it. */
     const filled = (text: string): string =>
       credentials.reduce(
-        (all, { standIn }, n) => all.replaceAll(standIn, way.placeholders[`REGISTRY_${n}`] ?? ""),
+        (all, { standIn }, n) => all.replaceAll(standIn, egress.placeholders[`REGISTRY_${n}`] ?? ""),
         text
       )
     const own = Object.fromEntries(Object.entries(env).map(([name, text]) => [name, filled(text)]))
-    const given = way.grant(policy)
+    const given = egress.grant(policy)
     const network = given === null ? null : { ...given, env: { ...given.env, ...own } }
     const identity = { hostname: "template", env: {}, limits: { ...defaults, memoryMiB } }
     yield* vm.handover({ ...identity, network }, "build")
     const result = yield* effect
-    // The placeholders, and the trust in who takes them, end here.
+    // This ends the placeholders, and the trust in their authority.
     yield* vm.handover({ ...identity, network: { authorities: "", env: {} } }, "build")
     return result
   }).pipe(Effect.scoped)

@@ -1,5 +1,8 @@
-/** How the ecosystems write down which package is meant. */
-import type { Ecosystem } from "../Packages.ts"
+/** The syntax of package specs in each ecosystem. */
+
+/** The ecosystems, in the order in which their packages are installed. */
+export const ecosystems = ["python", "javascript", "debian"] as const
+type Ecosystem = (typeof ecosystems)[number]
 
 /** A package: its name as the ecosystem compares names, and the spec in its shortest form. */
 export interface Parsed {
@@ -39,7 +42,7 @@ const forms = {
   }
 } as const
 
-/** Reads a spec that is known to be good, or a name alone. */
+/** Parses a valid spec, or a name alone. */
 export const parse = (ecosystem: Ecosystem, text: string): Parsed => {
   const [, name = text] = forms[ecosystem].floating.exec(text) ?? []
   if (ecosystem !== "python") return { name, spec: text.trim() }
@@ -59,13 +62,13 @@ const check =
           : `${ecosystem} packages by name and version, such as ${example}, not ${shown}`
       }
       const { name } = parse(ecosystem, spec)
-      if (seen.has(name)) return `each package once, not ${shown} beside another ${name}`
+      if (seen.has(name)) return `each package once, not ${shown} in addition to another ${name}`
       seen.add(name)
     }
     return undefined
   }
 
-/** What is wrong with specs of which each must name one version; nothing when they are good. */
+/** What is wrong with specs that must have exact versions; nothing when they are valid. */
 export const exactProblem = check("exact")
-/** The same for specs that may name any version. */
+/** The same for specs that may have any version. */
 export const floatingProblem = check("floating")

@@ -1,4 +1,4 @@
-/** Packages in wide use, by hand: what data work, web work, files and tests commonly ask for. */
+/** Packages in wide use, selected by hand: for data, web, files and tests. */
 const words = (text: string): ReadonlyArray<string> => text.trim().split(/\s+/)
 
 export const popular = {

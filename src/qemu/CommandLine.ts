@@ -1,10 +1,10 @@
 /**
- * QEMU's command line for one machine: a pure function, so that the paths that cannot run here (KVM, HVF) are at least
- * tested to the letter. QEMU opens nothing by path: every file and socket is an inherited descriptor, so an unprivileged
- * QEMU needs no access to anybody's directories.
+ * QEMU's command line for one machine: a pure function, so that tests also cover accelerators that the test host lacks (KVM,
+ * HVF). QEMU opens nothing by path: every file and socket is an inherited descriptor, so an unprivileged QEMU needs no access
+ * to directories.
  */
 
-/** The accelerators QEMU can run a guest on. */
+/** The accelerators that QEMU can run a guest on. */
 export type Accelerator = "kvm" | "hvf" | "tcg"
 
 /** The descriptors a machine inherits; 0 and 1 are its QMP connection and 2 its messages. */
@@ -37,22 +37,22 @@ export interface Input {
   readonly readonlyRam: boolean
   readonly start:
     | { readonly kind: "boot"; readonly tscKhz: number | null }
-    /** A machine that waits for a template's state; RAM already holds kernel and initrd. */
+    /** Waits for a template's state; RAM already contains kernel and initrd. */
     | { readonly kind: "restore" }
-    /** A machine that waits for a template's state, on copies of its memory and disk that are its own. */
+    /** Waits for a template's state, on its own copies of the template's memory and disk. */
     | { readonly kind: "extend" }
-    /** The same for a machine that stands still when its state is loaded. */
+    /** The same, but stays paused when its state is loaded. */
     | { readonly kind: "wake" }
-    /** A machine that takes another one's memory and state over, into a file of its own, and does not run. */
+    /** Receives the memory and state of another machine, into its own memory file, and stays paused. */
     | { readonly kind: "receive" }
 }
 
-/** The same path on Linux and macOS for a descriptor of the process itself. */
+/** The path of a process's own descriptor, on Linux and macOS. */
 const descriptor = (fd: number): string => (process.platform === "linux" ? `/proc/self/fd/${fd}` : `/dev/fd/${fd}`)
 
 /**
- * Accounting that nobody reads, and hardening of the guest's kernel against its own users. Under emulation they cost a short
- * execution a third of its time; the machine is the boundary, and one tenant is all that a kernel has.
+ * Turns off unused accounting, and hardening of the guest's kernel against its own users. Under emulation they cost a short
+ * execution a third of its time; the machine is the boundary, and a kernel has only one tenant.
  */
 const sparing = [
   "psi=0",
@@ -75,11 +75,11 @@ export const kernelCommandLine = (input: Input): string => {
     "mitigations=off",
     ...(input.accelerator === "tcg" ? sparing : []),
     ...(input.arch === "amd64" ? ["reboot=t", "no_timer_check", "tsc=reliable"] : []),
-    // QEMU 7.2's emulation of cmpxchg16b now and then leaves a half of its operand in the flags (seen: EFLAGS = RAX | 0x202), and
-    // then the kernel's allocator dies of a trap flag nobody set. So the kernel does without; programs that are built for it
-    // (x86-64-v2, NumPy 2.5) still find it in the CPU.
+    // QEMU 7.2's emulation of cmpxchg16b sometimes leaves half of its operand in the flags (seen: EFLAGS = RAX | 0x202), and then
+    // a stray trap flag kills the kernel's allocator. So the kernel does not use it; programs that are built for it (x86-64-v2,
+    // NumPy 2.5) still find it in the CPU.
     ...(input.arch === "amd64" && input.accelerator === "tcg" ? ["clearcpuid=cx16"] : []),
-    // Without it the TSC's calibration fails now and then under emulation, and the boot hangs.
+    // Without it the TSC's calibration sometimes fails under emulation, and the boot hangs.
     ...(input.arch === "amd64" && input.accelerator === "tcg" && tscKhz !== null ? [`tsc_early_khz=${tscKhz}`] : [])
   ].join(" ")
 }
@@ -95,8 +95,8 @@ const accelerator = (input: Input): ReadonlyArray<string> => {
     case "hvf":
       return ["-accel", input.accelerator, "-cpu", "host"]
     case "tcg":
-      // "Fast" string instructions are emulated a byte at a time, so that clearing a page is 4096 steps: better not to have them.
-      // 64 MiB of translated code overflow, and all is translated again, when every interpreter has run for a while (90 MB).
+      // "Fast" string instructions are emulated byte by byte, 4096 steps to clear a page, so the CPU does not offer them.
+      // Translated code takes 90 MB when every interpreter has run for a while; a cache of 64 MiB would overflow and be flushed.
       return ["-accel", "tcg,thread=single,tb-size=128", "-cpu", input.arch === "amd64" ? "max,-erms,-fsrm" : "max"]
   }
 }
@@ -117,7 +117,7 @@ const blockdev = (disk: Disk): ReadonlyArray<string> => [
     driver: disk.format,
     "node-name": disk.name,
     "read-only": !disk.writable,
-    // The guest's flushes protect nothing: the disk lives as long as the VM.
+    // The guest's flushes have no use: the disk lives only as long as the VM.
     cache: { "no-flush": true },
     file: { driver: "file", filename: `/dev/fdset/${disk.fd}`, locking: "off", cache: { "no-flush": true } },
     ...(disk.backing === undefined ? {} : { backing: disk.backing })
@@ -169,10 +169,10 @@ export const commandLine = (input: Input): ReadonlyArray<string> => [
   "-device",
   "virtio-blk-device,drive=root,serial=root",
   "-device",
-  // A full host disk is the guest's I/O error, not a machine that stands still.
+  // When the host's disk is full, the guest gets an I/O error; the machine is not paused.
   "virtio-blk-device,drive=scratch,serial=scratch,werror=report,rerror=report",
   "-device",
-  // The console and the channel; the guest looks through all there could be at every interrupt.
+  // Only the console and the channel: the guest checks all possible ports at every interrupt.
   "virtio-serial-device,max_ports=2",
   "-chardev",
   `socket,id=channel,fd=${Fd.channel}`,

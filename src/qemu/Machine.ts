@@ -1,6 +1,6 @@
 /**
- * One QEMU process as a scoped resource: launch with inherited descriptors, QMP over its standard input and output,
- * and a death that is confirmed before the scope has closed.
+ * One QEMU process as a scoped resource: started with inherited descriptors, controlled by QMP over its standard input and
+ * output, and confirmed dead before the scope has closed.
  */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -15,7 +15,7 @@ import { currentSpan, lateSpan } from "../internal/Observe.ts"
 /** QEMU could not be started, refused a command, or ended. */
 export class MachineFailure extends Schema.TaggedError<MachineFailure>()("MachineFailure", {
   problem: Schema.String,
-  /** Somebody killed the process: its end says nothing about what it was given. */
+  /** Another process killed QEMU, so its input is not the cause. */
   killed: Schema.Boolean.pipe(Schema.withConstructorDefault(Effect.succeed(false)))
 }) {
   override get message(): string {
@@ -23,10 +23,10 @@ export class MachineFailure extends Schema.TaggedError<MachineFailure>()("Machin
   }
 }
 
-/** What QEMU says by itself; `atMs` is its own clock. */
+/** An event of QEMU's; `atMs` is by QEMU's clock. */
 export interface MachineEvent {
   readonly name: string
-  /** Of a `MIGRATION` event. */
+  /** Set only for a `MIGRATION` event. */
   readonly status: string | undefined
   readonly atMs: number
 }
@@ -41,18 +41,18 @@ export interface Machine {
   ) => Effect.Effect<ReadonlyArray<unknown>, MachineFailure>
   /** Waits for the end of a migration, in either direction, that `commands` has started. */
   readonly migrated: Effect.Effect<void, MachineFailure>
-  /** Has `listener` called at once with each event, as long as the scope is open. */
+  /** Calls `listener` synchronously with each event, until the scope closes. */
   readonly onEvent: (listener: (event: MachineEvent) => void) => Effect.Effect<void, never, Scope.Scope>
   /** Fails when the process has ended; never succeeds. */
   readonly failure: Effect.Effect<never, MachineFailure>
   /** Ends the process at once; done when its death is confirmed. */
   readonly kill: Effect.Effect<void>
-  /** The end of what QEMU and the guest's console said, at most 8 KiB. */
+  /** The end of the output of QEMU and of the guest's console, at most 8 KiB. */
   readonly console: () => string
 }
 
 const consoleTail = 8 * 1024
-/** QMP's answers are small; a longer line means that this is no QEMU. */
+/** QMP's answers are small; a longer line means that this is not QEMU. */
 const maxLine = 4 * 1024 * 1024
 
 const Message = Schema.Struct({
@@ -74,7 +74,7 @@ export interface Launch {
   readonly ended?: (end: End) => void
 }
 
-/** How a process ended: by us, by somebody else's signal, or by itself. */
+/** How a process ended: killed by us, killed by another process, or by itself. */
 export type End = "ours" | "killed" | "exited"
 
 type OnExit = (code: number | null, signal: NodeJS.Signals | null) => void
@@ -85,7 +85,7 @@ const started = (launch: Launch, onExit: OnExit): Effect.Effect<ChildProcess, Ma
     const child = spawn(command, args, {
       stdio: ["pipe", "pipe", "pipe", "pipe", "pipe", ...launch.files],
       detached: true,
-      // Only what a dynamic linker and a tool need: nothing of the caller's secrets.
+      // Only what the dynamic linker and tools need, so that QEMU gets none of the caller's secrets.
       env: { PATH: process.env["PATH"] ?? "/usr/bin:/bin", LANG: "C" },
       cwd: "/"
     })
@@ -96,14 +96,14 @@ const started = (launch: Launch, onExit: OnExit): Effect.Effect<ChildProcess, Ma
     )
   })
 
-/** Starts QEMU. The scope's end kills it and waits until it is dead. */
+/** Starts QEMU. Closing the scope kills it and waits until it is dead. */
 export const launch = Effect.fnUntraced(function* (
   options: Launch
 ): Effect.fn.Return<Machine, MachineFailure, Scope.Scope> {
   const dead = yield* Deferred.make<void>()
   const failed = yield* Deferred.make<never, MachineFailure>()
   const begun = yield* currentSpan
-  // Who is interrupted while the process starts goes no further than this, and waits for its death all the same.
+  // An interruption while the process starts ends here, and still waits for its death.
   let onExit: OnExit = () => void Deferred.doneUnsafe(dead, Effect.void)
   let ours = false
   const ending = (process: ChildProcess): Effect.Effect<void> =>
@@ -111,7 +111,7 @@ export const launch = Effect.fnUntraced(function* (
       ours = true
       return end(process, dead, begun)
     })
-  // Whoever closes the scope runs this with its own spans, not with those of the start.
+  // The finalizer runs in the spans of the fiber that closes the scope, not in those of the start.
   const child = yield* Effect.uninterruptible(
     Effect.flatMap(Effect.scope, (scope) =>
       Effect.tap(
@@ -169,7 +169,7 @@ export const launch = Effect.fnUntraced(function* (
   child.stdout?.setEncoding("utf8")
   child.stdout?.on("data", (text: string) => {
     line += text
-    if (line.length > maxLine) return fail("QEMU's monitor sent an endless line")
+    if (line.length > maxLine) return fail("QEMU's monitor sent a line that is too long")
     for (let at = line.indexOf("\n"); at !== -1; at = line.indexOf("\n")) {
       onMessage(line.slice(0, at))
       line = line.slice(at + 1)
@@ -177,17 +177,17 @@ export const launch = Effect.fnUntraced(function* (
   })
   const [, , , channel, console] = child.stdio as ReadonlyArray<Duplex | null>
   if (!channel || !console || !child.stdin) return yield* new MachineFailure({ problem: "no descriptors" })
-  // A peer that has died shows as an error on whichever pipe is written to; the exit tells it better.
+  // When QEMU dies, writes to its pipes fail; its exit is reported instead.
   for (const pipe of [child.stdin, child.stdout, child.stderr, console]) pipe?.on("error", () => {})
   child.stderr?.on("data", say)
   console.on("data", say)
   onExit = (code, signal) => {
     const killed = !ours && (signal === "SIGKILL" || signal === "SIGTERM")
     options.ended?.(ours ? "ours" : killed ? "killed" : "exited")
-    // Who waits for it may run on before this returns.
+    // Waiting fibers may run before this returns.
     Deferred.doneUnsafe(dead, Effect.void)
     const said = tail.trimEnd().split("\n")
-    // A guest that crashed says why before it says where.
+    // The line with the cause of a crash comes before the stack trace.
     const last = (said.find((line) => /panic|fatal/.test(line)) ?? said.at(-1) ?? "").trim()
     fail(`QEMU ended (${signal ?? `exit code ${code}`})${last === "" ? "" : `: ${last}`}`, killed)
     channel.destroy()

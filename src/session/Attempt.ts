@@ -13,7 +13,7 @@ import * as Agent from "../guest/Agent.ts"
 import type { Evidence } from "../guest/Evidence.ts"
 import { Sub } from "../guest/Frame.ts"
 import type { exec, Request, spawn } from "../guest/Methods.ts"
-import * as Observe from "../internal/Observe.ts"
+import * as Counts from "../telemetry/Counts.ts"
 import { type Limits, resolve } from "../Limits.ts"
 import type { Receipt } from "../Receipt.ts"
 import {
@@ -227,7 +227,7 @@ export const begin = Effect.fnUntraced(function* (
         over = true
         leave()
         const receipt = write(now, outcome, reason, evidence)
-        return context.receipts.publish(receipt).pipe(Effect.andThen(Observe.receipt(receipt)), Effect.as(receipt))
+        return context.receipts.publish(receipt).pipe(Effect.andThen(Counts.receipt(receipt)), Effect.as(receipt))
       })
     )
   cancelled = Effect.suspend(() => (over ? Effect.void : publish("Cancelled", "cancelled", undefined)))

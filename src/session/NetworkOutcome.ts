@@ -1,14 +1,14 @@
 /**
- * When a failed task is one that the network policy stopped.
+ * Decides whether a failed task was stopped by the network policy.
  *
- * Two things must be known, and neither is read from stderr: a connection of the execution was refused, and what the task
- * failed with is that refusal. The guest's connect was answered with an errno of its own; an exception with this errno, or
- * one that was caused by such an exception, is the refusal. Of a program that fails by its exit code the agent knows which
- * process met which refusal, and whether the exit code is that process's or was handed on from it.
+ * Two things must be true, and neither is read from stderr: a connection of the execution was refused, and the task failed
+ * because of it. The guest's connect failed with a certain errno; an exception with this errno, or one caused by such an
+ * exception, is the refusal. For a program that fails by its exit code, the agent knows which process met which refusal, and
+ * whether the exit code comes from that process.
  */
 import type { Entry } from "../egress/Ledger.ts"
-import { hostText, parseHost } from "../egress/Target.ts"
 import type { Evidence } from "../guest/Evidence.ts"
+import { hostText, parseHost } from "../network/Target.ts"
 import type { Outcome } from "./Outcome.ts"
 
 const entryOf = (evidence: Evidence, refused: ReadonlyArray<Entry>): Entry | undefined => {
@@ -22,10 +22,10 @@ const entryOf = (evidence: Evidence, refused: ReadonlyArray<Entry>): Entry | und
   return errno === null ? undefined : refused.findLast((it) => it.errno === errno)
 }
 
-/** How a connect and the search for a name fail where there is no network, and mostly only there. */
+/** How connecting and resolving fail without a network, and rarely otherwise. */
 const nowhere = new Set(["ENETUNREACH", "EAI_AGAIN"])
 
-/** Where nothing can be reached there is no ledger, nor anybody to whom a program could have said whom it wants. */
+/** Without a network there is no ledger, and nothing knows the name that a program wanted to reach. */
 const withoutNetwork = ({ exception, refused }: Evidence): Outcome | undefined => {
   const errno = exception?.errno ?? exception?.causeErrno ?? ""
   if (refused === undefined && !nowhere.has(errno)) return undefined
@@ -38,7 +38,7 @@ const withoutNetwork = ({ exception, refused }: Evidence): Outcome | undefined =
   }
 }
 
-/** Turns a task's failure into a refusal where it is one. `refused`: undefined where nothing can be reached. */
+/** Turns a task's failure into `PermissionDenied` where a refusal caused it. `refused`: undefined without a network. */
 export const refine = (outcome: Outcome, evidence: Evidence, refused: ReadonlyArray<Entry> | undefined): Outcome => {
   if (outcome._tag !== "TaskFailed") return outcome
   if (refused === undefined) return withoutNetwork(evidence) ?? outcome
@@ -49,6 +49,6 @@ export const refine = (outcome: Outcome, evidence: Evidence, refused: ReadonlyAr
     operation: "network",
     target: `${entry.name}:${entry.port}`,
     rule: entry.rule,
-    grant: entry.grant ?? "none: this is not reached under any policy"
+    grant: entry.grant ?? "none: no policy allows this"
   }
 }

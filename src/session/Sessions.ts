@@ -24,7 +24,7 @@ import type { ReservedClone } from "../Template.ts"
 import type { Origin } from "./Context.ts"
 import { type CopySource, make as makeSession, type Made } from "./make.ts"
 import { SessionOptions, type SessionFailure } from "./Options.ts"
-import * as PackageRefusal from "./PackageRefusal.ts"
+import * as PackageRefusal from "./Refusal.ts"
 import * as Parking from "./Parking.ts"
 import * as Usage from "./Usage.ts"
 
@@ -54,7 +54,7 @@ interface Setup {
   readonly network: NetworkPolicy
   readonly secrets?: Secrets
   /** The secrets of the session that it was forked from, whose policy may have changed since they were given. */
-  readonly inherited?: Egress.Keeping | undefined
+  readonly inherited?: Egress.SessionSecrets | undefined
   readonly idleMs?: number
   readonly parkAfterMs?: number
 }
@@ -70,7 +70,7 @@ const timesOf = ({ idleMs, parkAfterMs }: SessionOptions): Pick<Setup, "idleMs" 
 
 const withEgress = Effect.fnUntraced(function* (setup: Setup) {
   const { env, inherited, network, secrets = {} } = setup
-  const egress = yield* Egress.make(network, inherited ?? (yield* Egress.keep(secrets)))
+  const egress = yield* Egress.make(network, inherited ?? (yield* Egress.bindSecrets(secrets)))
   if (inherited === undefined) yield* SecretsCheck.check(secrets, env, egress)
   return { ...setup, egress } satisfies SetupWithEgress
 })
@@ -160,7 +160,7 @@ export const make = (
             n,
             { env, network: egress.policy(), ...timesOf(setup), ...options },
             limits,
-            options.secrets === undefined ? egress.keeping : undefined
+            options.secrets === undefined ? egress.sessionSecrets : undefined
           )
       }
     })
@@ -200,7 +200,7 @@ export const make = (
     n: number,
     options: SessionOptions,
     parents: Required<Limits>,
-    inherited: Egress.Keeping | undefined
+    inherited: Egress.SessionSecrets | undefined
   ) => ReturnType<Session["fork"]> = Effect.fn("Session.fork")(
     function* (
       source,

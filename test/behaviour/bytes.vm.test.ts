@@ -1,4 +1,4 @@
-/** Row 13 of the behaviour: bytes are exact. */
+/** Bytes are exact: of code, stdin and output. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"

@@ -1,4 +1,4 @@
-/** Row 12 of the behaviour: cancel is real. */
+/** Cancelling stops the code, not only the call. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"

@@ -1,4 +1,4 @@
-/** Rows 6, 7 and 8 of the behaviour: an execution's end is exact, and what outlives it goes elsewhere. */
+/** The end of an execution is exact, and what outlives it goes elsewhere. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"

@@ -1,4 +1,4 @@
-/** Row 9 of the behaviour: exit codes are true. */
+/** Exit codes are those of the code. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"

@@ -1,4 +1,4 @@
-/** Row 2 of the behaviour: nothing of ours lives in the user's namespace, descriptors or streams, and nothing the user does there breaks us. */
+/** Nothing of ours lives in the user's namespace, descriptors or streams, and nothing that the user does there breaks us. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type { Language } from "../../src/Execution.ts"

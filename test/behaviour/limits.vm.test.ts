@@ -1,4 +1,4 @@
-/** Row 11 of the behaviour: limits are values. */
+/** A limit that is hit is reported as a value, not as a crash. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type { Language } from "../../src/Execution.ts"

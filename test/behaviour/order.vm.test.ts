@@ -1,4 +1,4 @@
-/** Row 14 of the behaviour: one language one at a time, in order; different interpreters side by side. */
+/** Executions of one language run one at a time, in order; those of different languages run side by side. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"

@@ -1,4 +1,4 @@
-/** Section 4 of the behaviour: which evidence becomes which error, and that nothing is guessed from text. */
+/** Which evidence becomes which error; nothing is guessed from text. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type { Language } from "../../src/Execution.ts"

@@ -1,4 +1,4 @@
-/** Row 3 of the behaviour: Python is Python. */
+/** Python code behaves as it does in Python's own prompt and scripts. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { Sandbox } from "../../src/Sandbox.ts"

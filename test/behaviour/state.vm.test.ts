@@ -1,4 +1,4 @@
-/** Rows 1, 10 and 15 of the behaviour: what lasts from one execution to the next, and what the receipt says when it does not. */
+/** What lasts from one execution to the next, and what the receipt says when it does not. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Schedule from "effect/Schedule"

@@ -1,4 +1,4 @@
-/** Rows 4 and 5 of the behaviour: what an execution is given, and that the next one is not. */
+/** Stdin, environment and directory are those of one execution, not of the next. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type { Language } from "../../src/Execution.ts"

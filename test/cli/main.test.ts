@@ -31,6 +31,7 @@ import {
   UnsupportedCommand
 } from "../../src/SandboxError.ts"
 import { runCli, startCli } from "../support/runCli.ts"
+import { runInside } from "../support/runInside.ts"
 import { receipt as receiptWith } from "../support/receipts.ts"
 
 const scratch = mkdtempSync(join(tmpdir(), "exec-sandbox-cli-"))
@@ -379,28 +380,7 @@ describe("progress", () => {
   })
 })
 
-describe.concurrent("the command line", { timeout: 30_000 }, () => {
-  it("--version prints name and version, and loads nothing of Effect", async () => {
-    const coverage = join(scratch, "coverage")
-    const done = await runCli(["--version"], { env: { NODE_V8_COVERAGE: coverage } })
-    const { version } = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8"))
-    assert.deepStrictEqual([done.code, done.stdout, done.stderr], [0, `exec-sandbox ${version}\n`, ""])
-    const loaded = readdirSync(coverage)
-      .map((name) => readFileSync(join(coverage, name), "utf8"))
-      .join("")
-    assert.include(loaded, "src/cli/bin.ts")
-    assert.notInclude(loaded, "node_modules")
-    assert.notInclude(loaded, "main.ts")
-  })
-
-  it("--help goes to stdout", async () => {
-    const done = await runCli(["--help"])
-    assert.deepStrictEqual([done.code, done.stderr], [0, ""])
-    for (const command of ["run", "doctor", "image", "template", "snapshot", "completions"])
-      assert.include(done.stdout, command)
-    for (const later of ["--wizard", "--log-level"]) assert.notInclude(done.stdout, later)
-  })
-
+describe("a usage error", () => {
   const wrong: ReadonlyArray<readonly [ReadonlyArray<string>, RegExp]> = [
     [[], /USAGE/],
     [["rnu"], /Unknown subcommand "rnu"[^]*run/],
@@ -443,12 +423,49 @@ describe.concurrent("the command line", { timeout: 30_000 }, () => {
     [["completions", "tcsh"], /bash/]
   ]
   for (const [args, said] of wrong) {
-    it(`exec-sandbox ${args.join(" ").replace(scratch, "")} is a usage error`, async () => {
-      const done = await runCli(args)
+    it(`exec-sandbox ${args.join(" ").replace(scratch, "")}`, async () => {
+      const done = await runInside(args)
       assert.deepStrictEqual([done.code, done.stdout], [2, ""])
       assert.match(done.stderr, said)
     })
   }
+})
+
+describe.concurrent("the command line", { timeout: 30_000 }, () => {
+  const scripts = new Map<string, ReturnType<typeof runCli>>()
+  /** What `completions` prints, asked for once. */
+  const completions = (shell: string) => {
+    const done = scripts.get(shell) ?? runCli(["completions", shell], { stdin: "open" })
+    scripts.set(shell, done)
+    return done
+  }
+
+  it("--version prints name and version, and loads nothing of Effect", async () => {
+    const coverage = join(scratch, "coverage")
+    const done = await runCli(["--version"], { env: { NODE_V8_COVERAGE: coverage } })
+    const { version } = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8"))
+    assert.deepStrictEqual([done.code, done.stdout, done.stderr], [0, `exec-sandbox ${version}\n`, ""])
+    const loaded = readdirSync(coverage)
+      .map((name) => readFileSync(join(coverage, name), "utf8"))
+      .join("")
+    assert.include(loaded, "src/cli/bin.ts")
+    assert.notInclude(loaded, "node_modules")
+    assert.notInclude(loaded, "main.ts")
+  })
+
+  it("--help goes to stdout", async () => {
+    const done = await runCli(["--help"])
+    assert.deepStrictEqual([done.code, done.stderr], [0, ""])
+    for (const command of ["run", "doctor", "image", "template", "snapshot", "completions"])
+      assert.include(done.stdout, command)
+    for (const later of ["--wizard", "--log-level"]) assert.notInclude(done.stdout, later)
+  })
+
+  it("a usage error is the exit code 2, and is reported on stderr", async () => {
+    const done = await runCli(["run", "script.py"])
+    assert.deepStrictEqual([done.code, done.stdout], [2, ""])
+    assert.match(done.stderr, /-f script\.py/)
+  })
 
   it("refuses what the library does not accept, as usage", async () => {
     const done = await runCli(["run", "-e", "A=1", "-f", "-"], { stdin: "a\0b" })
@@ -469,15 +486,15 @@ describe.concurrent("the command line", { timeout: 30_000 }, () => {
     assert.strictEqual((await cli.finished).code, signalCode(signal))
   })
 
-  it.each(["bash", "zsh", "fish"])("completions %s", async (shell) => {
-    const done = await runCli(["completions", shell])
+  it.each(["bash", "zsh", "fish"])("completions %s, which does not wait for a stdin that stays open", async (shell) => {
+    const done = await completions(shell)
     assert.deepStrictEqual([done.code, done.stderr], [0, ""])
     for (const word of ["exec-sandbox", "doctor", "memory"]) assert.include(done.stdout, word)
     assert.notInclude(done.stdout, "--completions")
   })
 
   it("bash completes a command line by them", async () => {
-    const { stdout: script } = await runCli(["completions", "bash"])
+    const { stdout: script } = await completions("bash")
     writeFileSync(join(scratch, "to-complete.py"), "")
     /** What bash offers for the last of these words. */
     const offered = (...words: ReadonlyArray<string>): ReadonlyArray<string> => {
@@ -511,7 +528,7 @@ printf '%s\\n' "\${COMPREPLY[@]}"`
     ["zsh", "'*--secret[", "'(--secret)"],
     ["fish", "-n '__fish_seen_subcommand_from run' -l secret", "contains_opt secret"]
   ] as const)("%s completes a flag again that may be repeated", async (shell, again, once) => {
-    const { stdout } = await runCli(["completions", shell])
+    const { stdout } = await completions(shell)
     assert.include(stdout, again)
     assert.notInclude(stdout, once)
   })
@@ -521,11 +538,6 @@ printf '%s\\n' "\${COMPREPLY[@]}"`
     cli.child.stdout?.destroy()
     const done = await cli.finished
     assert.deepStrictEqual([done.code, done.stderr], [141, ""])
-  })
-
-  it("does not wait for a stdin that stays open", async () => {
-    const done = await runCli(["completions", "bash"], { stdin: "open" })
-    assert.strictEqual(done.code, 0)
   })
 
   it.each([[["run", "print(1)"]], [["template", "warm"]]])(

@@ -270,10 +270,7 @@ describe("Egress", () => {
         // Which only looks like the granted name where it is taken for Latin-1.
         [Buffer.from(hello.toString("latin1").replace("A.example", "\xaa.example"), "latin1"), 'TLS for "ª.example"'],
         [Buffer.from("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"), "it is not TLS"],
-        [
-          Buffer.concat([hello.subarray(0, 5), Buffer.alloc(65_536)]),
-          "TLS that begins with something else than a ClientHello"
-        ]
+        [Buffer.concat([hello.subarray(0, 5), Buffer.alloc(65_536)]), "TLS that does not begin with a ClientHello"]
       ]
       for (const [bytes, reason] of wrong) {
         const guest = connect(egress, "a.example", 443)

@@ -4,7 +4,7 @@ import * as net from "node:net"
 import * as Egress from "../../src/egress/Egress.ts"
 import { routes } from "../../src/egress/Proxy.ts"
 import { Resolver, Unresolved } from "../../src/egress/Resolver.ts"
-import { parseHost } from "../../src/egress/Target.ts"
+import { parseHost } from "../../src/network/Target.ts"
 import * as NetworkPolicy from "../../src/NetworkPolicy.ts"
 import { gateway } from "../support/gateway.ts"
 import { listening } from "../support/servers.ts"
@@ -125,14 +125,14 @@ describe("a host's proxy", () => {
         ["forbidden.example", "the proxy answers 403"],
         ["garbage.example", "the proxy answers no HTTP"],
         ["closing.example", "the proxy has closed the connection"],
-        ["endless.example", "the proxy does not answer as one"]
+        ["endless.example", "the proxy does not answer with HTTP"]
       ] as const) {
         assert.strictEqual(yield* say(egress, host, 443, "x"), "", host)
         assert.deepInclude(last(egress), { decision: "allow", rule: "*.example", reason })
       }
       const nobody = yield* behind(rules, { HTTPS_PROXY: "socks5://127.0.0.1:1" })
       yield* say(nobody, "a.example", 443, "x")
-      assert.strictEqual(last(nobody)?.reason, "the proxy is none of http://HOST:PORT")
+      assert.strictEqual(last(nobody)?.reason, "the proxy must be http://HOST:PORT")
     })
   )
 

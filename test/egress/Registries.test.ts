@@ -4,7 +4,7 @@ import * as fs from "node:fs"
 import * as http from "node:http"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
-import { fromApt, variables } from "../../src/image/DebianMirror.ts"
+import { fromApt, variables } from "../../src/internal/DebianMirror.ts"
 import { configured, fileHosts, hostPort } from "../../src/egress/Registries.ts"
 import { listening } from "../support/servers.ts"
 

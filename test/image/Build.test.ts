@@ -6,7 +6,6 @@ import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { gzipSync, zstdCompressSync } from "node:zlib"
 import { BootFileError, cpio, dropSymbols, loadOrder, unpackKernel } from "../../src/image/BootFiles.ts"
-import { missingTools } from "../../src/image/Build.ts"
 import { imagesDirectory, readRecipe } from "../../src/image/Recipe.ts"
 
 const bzImage = (payload: Buffer): Buffer => {
@@ -148,10 +147,4 @@ describe("the recipe", () => {
       assert.include(amd64.packages, "python3")
     })
   )
-})
-
-it("missing tools are named with the packages that bring them", () => {
-  const packages = missingTools("arm64", ["/nonexistent"]).map(([, name]) => name)
-  assert.includeMembers(packages, ["mmdebstrap", "erofs-utils", "qemu-utils", "golang-go"])
-  if (process.arch === "x64") assert.include(packages, "gcc-aarch64-linux-gnu")
 })

@@ -7,7 +7,7 @@ import { TestClock } from "effect/testing"
 import { Finder, type Registries } from "../../src/egress/Registries.ts"
 import type { NetworkGrant } from "../../src/guest/Hello.ts"
 import { Sub } from "../../src/guest/Frame.ts"
-import { fromApt, Mirror } from "../../src/image/DebianMirror.ts"
+import { fromApt, Mirror } from "../../src/internal/DebianMirror.ts"
 import { install } from "../../src/packages/Install.ts"
 import type { Installer } from "../../src/packages/Network.ts"
 import type { Packages } from "../../src/Packages.ts"
@@ -182,7 +182,7 @@ describe("package installers", () => {
       assert.strictEqual(withheld._tag, "SandboxError")
       assert.include(
         withheld.message,
-        "there is no six==1.17.0 for everybody; this host's credentials for pip.example:443"
+        "six==1.17.0 is not publicly available; this host's credentials for pip.example:443"
       )
       const refused = yield* Effect.flip(installing(machine([trouble, trouble, trouble]).vm, ["pip.example:443"]))
       assert.include(

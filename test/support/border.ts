@@ -102,7 +102,7 @@ export const world = (
       })
     )
     const dial = yield* Dialler
-    const egress = yield* Egress.make(policy, yield* Egress.keep(secrets)).pipe(
+    const egress = yield* Egress.make(policy, yield* Egress.bindSecrets(secrets)).pipe(
       Effect.provideService(Dialler, (_, port) =>
         dial("127.0.0.1", upgrade === undefined ? (port === 443 || port === 8443 ? secure : plain) : port)
       ),

@@ -1,14 +1,13 @@
 /**
- * Where Debian's packages come from: `EXEC_SANDBOX_DEBIAN_MIRROR`, else what this host's apt uses. Both for images and for
- * packages that are added to them.
+ * The mirror of Debian's packages: `EXEC_SANDBOX_DEBIAN_MIRROR`, else the one that this host's apt uses. Images and packages
+ * that are added to them come from it.
  */
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
-import { run } from "../internal/Command.ts"
+import { run } from "./Command.ts"
 
 /**
- * URLs of the archive, of its security updates, and of the proxies that this host's apt goes through for `http` and `https`.
- * `undefined`: nobody said so.
+ * URLs of the archive, of its security updates, and of apt's proxies for `http` and `https`. `undefined`: not configured.
  */
 export interface DebianMirror {
   readonly main: string | undefined
@@ -19,7 +18,7 @@ export interface DebianMirror {
 
 type Env = { readonly [name: string]: string | undefined }
 
-/** The first URL of Debian's own index targets that ends like this; apt does not know the origin of what it never fetched. */
+/** The first URL with this ending among Debian's index targets. apt does not know the origin of an index it never fetched. */
 const targetOf = (targets: string, ending: RegExp): string | undefined =>
   targets
     .split("\n")
@@ -28,7 +27,7 @@ const targetOf = (targets: string, ending: RegExp): string | undefined =>
 
 const said = (text: string | undefined): string | undefined => (text?.trim() ? text.trim() : undefined)
 
-/** `targets` are lines of `URL ORIGIN`, as apt gives them. Nothing of apt's counts where the environment names the archive. */
+/** `targets` are lines of `URL ORIGIN`, as apt gives them. When the environment has the archive, apt's settings are not used. */
 export const fromApt = (
   env: Env,
   targets: string,
@@ -45,11 +44,11 @@ export const fromApt = (
   }
 }
 
-/** A host without apt says nothing. */
+/** The output of a program; empty on a host without apt. */
 const ask = (program: string, ...args: ReadonlyArray<string>): Effect.Effect<string> =>
   Effect.orElseSucceed(run(program, args), () => "")
 
-/** What this host says now. Tests say something else. */
+/** This host's current configuration. Tests replace it. */
 export const Mirror = Context.Reference<Effect.Effect<DebianMirror>>("exec-sandbox/DebianMirror", {
   defaultValue: () =>
     Effect.map(
@@ -65,7 +64,7 @@ export const Mirror = Context.Reference<Effect.Effect<DebianMirror>>("exec-sandb
     )
 })
 
-/** The same as variables of the environment, by which `images/build.sh` and the guest's installer are told. */
+/** The mirror as environment variables, for `images/build.sh` and the guest's installer. */
 export const variables = ({ httpsProxy, main, proxy, security }: DebianMirror): Readonly<Record<string, string>> =>
   Object.fromEntries(
     [

@@ -1,9 +1,8 @@
 /**
- * Rules of a policy: how they are written, and which of them grants what.
+ * The rules of a policy: parses them, and finds the one that grants a target.
  */
 import type * as net from "node:net"
-import { contains, ranges } from "./Guard.ts"
-import { groupsOf, type Host, parseHost, parsePort, splitPort, type Target } from "./Target.ts"
+import { contains, groupsOf, type Host, parseHost, parsePort, splitPort, ranges, type Target } from "./Target.ts"
 
 /** Ports that a rule without a port grants. */
 export const defaultPorts: ReadonlyArray<number> = [443, 80]
@@ -11,7 +10,7 @@ export const defaultPorts: ReadonlyArray<number> = [443, 80]
 export type Rule = {
   readonly text: string
   readonly ports: ReadonlyArray<number>
-  /** The host's own configuration names it, so its address may be private. */
+  /** The host's configuration contains it, so its address may be private. */
   readonly own?: boolean
 } & (
   | { readonly kind: "name"; readonly name: string }
@@ -32,7 +31,7 @@ const parseRange = (address: string, bits: string): net.BlockList | string => {
   const prefix = /^\d{1,3}$/.test(bits) ? Number(bits) : width + 1
   if (prefix > width) return `a prefix of 0 to ${width} bits`
   const range = ranges([`${host.address}/${prefix}`])
-  // Bits behind the prefix mean that the writer had something else in mind.
+  // Bits after the prefix suggest a mistake.
   return lowest(host.address, prefix, host.family) ? range : "a range whose address has no bits behind its prefix"
 }
 
@@ -44,7 +43,7 @@ const lowest = (address: string, prefix: number, family: 4 | 6): boolean => {
   return !bits.slice(prefix).includes("1")
 }
 
-/** Reads a rule; a text is what would have been right instead. */
+/** Parses a rule; for a bad one, returns what would be right. */
 export const parseRule = (text: string): Rule | string => {
   if (/\s/.test(text)) return "a rule without spaces"
   if (/[/@?#]/.test(text.replace(/\/\d+(?=:|$)/, ""))) return "a host, not a URL"
@@ -78,15 +77,15 @@ export const parseRule = (text: string): Rule | string => {
   return { kind: "name", text, ports, name: parsed.name }
 }
 
-/** Reads who a secret is for: names only, one port. */
+/** Parses a host of a secret: a name or `*.DOMAIN`, with one port. */
 export const parseSecretHost = (text: string): Rule | string => {
   const rule = parseRule(text)
   if (typeof rule === "string") return rule
-  if (rule.kind !== "name" && rule.kind !== "suffix") return "a name, as in `api.example.com`: it must be said in TLS"
+  if (rule.kind !== "name" && rule.kind !== "suffix") return "a name, as in `api.example.com`, because TLS contains it"
   return rule.ports === defaultPorts ? { ...rule, ports: [443] } : rule
 }
 
-/** The first rule that grants a host by what it is called. For an address that is a rule for the address itself. */
+/** The first rule that grants a target as it was asked for, by name or by address. */
 export const granting = (rules: ReadonlyArray<Rule>, { host, port }: Target): Rule | undefined =>
   rules.find((rule) => rule.ports.includes(port) && matches(rule, host))
 
@@ -103,6 +102,6 @@ const matches = (rule: Rule, host: Host): boolean => {
   }
 }
 
-/** The rule that grants an address which a granted name has led to. */
+/** The rule that grants an address that a granted name resolved to. */
 export const grantingAddress = (rules: ReadonlyArray<Rule>, address: string, port: number): Rule | undefined =>
   rules.find((rule) => rule.kind === "range" && rule.ports.includes(port) && contains(rule.range, address))

@@ -1,4 +1,4 @@
-/** Packages that a session cannot have, told as an execution would tell them: with a receipt, over a VM that ran nothing. */
+/** Reports packages that a session cannot have as an execution does: with a receipt, for a VM that ran nothing. */
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import type { Egress } from "../egress/Egress.ts"
@@ -17,7 +17,7 @@ import * as Attempt from "./Attempt.ts"
 import * as Context from "./Context.ts"
 import { always } from "./Parking.ts"
 
-/** Packages that cannot be had together are bad input, for which nothing is started. */
+/** Packages that conflict are invalid input, for which nothing is started. */
 export const asInput = (error: PackageError): SandboxError =>
   fail(
     new InvalidInput({
@@ -27,7 +27,7 @@ export const asInput = (error: PackageError): SandboxError =>
     })
   )
 
-/** Fails with what the error means. */
+/** Fails with the session's error for a package error. */
 export const refuse = Effect.fnUntraced(function* (
   error: PackageError,
   vm: Vm,

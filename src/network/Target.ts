@@ -1,6 +1,5 @@
 /**
- * What somebody wants to reach: a host by name, or an IP address in its one canonical form. What could be read in two ways
- * is neither.
+ * Targets of connections: a host name or an IP address in canonical form, and a port. Ambiguous texts are neither.
  */
 import * as net from "node:net"
 import { domainToASCII } from "node:url"
@@ -12,12 +11,12 @@ export type Host =
 
 const label = /^[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?$/
 
-/** Whether URL parsers and resolvers would take the name for a number (`0x7f.1`, `127.1`, `2130706433`, `1.2.3.4.5`). */
+/** Whether URL parsers and resolvers would read the name as a number (`0x7f.1`, `127.1`, `2130706433`, `1.2.3.4.5`). */
 const endsInNumber = (name: string): boolean => /(?:^|\.)(?:\d+|0x[0-9a-f]*)$/.test(name)
 
 /** An IPv6 address in its shortest form, an IPv4-mapped one as IPv4. */
 const canonicalV6 = (text: string): Host | undefined => {
-  // Zone indices name an interface of whoever reads them.
+  // A zone index names an interface of this host.
   if (net.isIPv6(text) && !text.includes("%")) {
     const address = new URL(`http://[${text}]/`).hostname.slice(1, -1)
     const mapped = embeddedV4(address, "mapped")
@@ -56,8 +55,8 @@ export const embeddedV4 = (address: string, only?: "mapped"): string | undefined
 }
 
 /**
- * Reads a host as people write it: any case, Unicode, one trailing dot, IPv6 with or without brackets. `undefined` for what
- * is no host, numbers in odd forms included.
+ * Parses a host as people write it: any case, Unicode, one trailing dot, IPv6 with or without brackets. `undefined` for
+ * anything else, such as numbers in odd forms.
  */
 export const parseHost = (text: string): Host | undefined => {
   if (text.startsWith("[") || text.endsWith("]")) {
@@ -67,12 +66,12 @@ export const parseHost = (text: string): Host | undefined => {
   if (text.length === 0 || text.length > 1024) return undefined
   const dotless = text.endsWith(".") ? text.slice(0, -1) : text
   if (net.isIPv4(dotless)) return { kind: "address", address: dotless, family: 4 }
-  // ASCII goes as it is: UTS 46 would refuse underscores in some places and let others through.
+  // ASCII is taken as it is: UTS 46 would refuse some underscores and accept others.
   const name = /^[\u0021-\u007e]+$/.test(dotless) ? dotless.toLowerCase() : domainToASCII(dotless)
   if (name.length === 0 || name.length > 253 || endsInNumber(name)) return undefined
   const labels = name.split(".")
   if (!labels.every((it) => label.test(it))) return undefined
-  // Punycode that stands for nothing, or for what has another spelling, is no name.
+  // Punycode that is invalid, or has another canonical form, is not a name.
   if (labels.some((it) => it.startsWith("xn--")) && domainToASCII(name) !== name) return undefined
   return { kind: "name", name }
 }
@@ -87,16 +86,30 @@ export interface Target {
   readonly port: number
 }
 
-/** Reads digits as a port. */
+/** Parses a port, 1 to 65,535. */
 export const parsePort = (text: string): number | undefined => {
   const port = /^[1-9]\d{0,4}$/.test(text) ? Number(text) : 0
   return port >= 1 && port <= 65_535 ? port : undefined
 }
 
-/** Cuts `HOST:PORT` in two; IPv6 needs brackets to have a port. `port` is undefined where none is written. */
+/** Splits `HOST:PORT`; IPv6 needs brackets to have a port. `port` is undefined where there is none. */
 export const splitPort = (text: string): { readonly host: string; readonly port: string | undefined } => {
   const [, host = text, port] = /^(\[[^\]]*\](?:\/\d+)?|[^:]*)(?::(.*))?$/s.exec(text) ?? []
   return { host, port }
 }
 
 export const targetText = ({ host, port }: Target): string => `${hostText(host)}:${port}`
+
+/** A set of addresses out of CIDR ranges. */
+export const ranges = (cidrs: ReadonlyArray<string>): net.BlockList => {
+  const list = new net.BlockList()
+  for (const cidr of cidrs) {
+    const [address = "", bits] = cidr.split("/")
+    list.addSubnet(address, Number(bits), address.includes(":") ? "ipv6" : "ipv4")
+  }
+  return list
+}
+
+/** Whether an address is in the set. */
+export const contains = (list: net.BlockList, address: string): boolean =>
+  list.check(address, address.includes(":") ? "ipv6" : "ipv4")
