@@ -15,6 +15,20 @@ const between = (minimum: number, maximum: number, unit: string) =>
 const wholeDisk = 8192
 
 /**
+ * The limits by name, as `LimitExceeded` names the one that was hit. A limit has one name everywhere: the option is the name in
+ * camelCase and its unit (`file-size`: `fileSizeMiB`), the receipt's stop reason is the name and `-limit`.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const Name = Schema.Literals(["time", "memory", "output", "processes", "file-size", "disk"])
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type Name = typeof Name.Type
+
+/**
  * The limits a caller may set; what is absent has its default.
  *
  * - `timeMs`: wall clock of one execution in ms, 1 to 86,400,000 (a day), default 30,000. At the limit the process tree

@@ -23,8 +23,9 @@ export const StopReason = Schema.Literals([
   "time-limit",
   "memory-limit",
   "output-limit",
+  "processes-limit",
+  "file-size-limit",
   "disk-limit",
-  "process-limit",
   "cancelled",
   "sandbox-failure"
 ])

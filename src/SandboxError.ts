@@ -10,6 +10,7 @@
 import * as Schema from "effect/Schema"
 import { Changes } from "./Changes.ts"
 import { Ecosystem } from "./Packages.ts"
+import { Name as LimitName } from "./Limits.ts"
 import { Receipt } from "./Receipt.ts"
 
 /**
@@ -81,7 +82,7 @@ const unitOf = {
   disk: "bytes",
   "file-size": "bytes",
   processes: "processes"
-} as const
+} as const satisfies Record<typeof LimitName.Type, string>
 
 /**
  * A limit was hit. `allowed` and `observed` are in ms for `time`, in bytes for `memory`, `output`, `disk` and `file-size`, a
@@ -91,7 +92,7 @@ const unitOf = {
  * @category errors
  */
 export class LimitExceeded extends Schema.TaggedError<LimitExceeded>()("LimitExceeded", {
-  limit: Schema.Literals(["time", "memory", "output", "disk", "processes", "file-size"]),
+  limit: LimitName,
   allowed: Schema.NullOr(Schema.Finite),
   observed: Schema.NullOr(Schema.Finite),
   ...resultFields

@@ -159,14 +159,14 @@ const cases: ReadonlyArray<readonly [string, Evidence, Partial<Outcome> & { read
       "a file that became too large",
       raised({ errno: "EFBIG" }, { limits: [fileSize] }),
       { _tag: "LimitExceeded", limit: "file-size", allowed: 1024, observed: 1024 },
-      "disk-limit"
+      "file-size-limit"
     ],
     ["a file that no limit of ours stopped", raised({ errno: "EFBIG" }), { _tag: "TaskFailed" }, "failed"],
     [
       "SIGXFSZ at the limit",
       { ...nothing, exitCode: 153, signal: "SIGXFSZ", state: "reset", limits: [fileSize] },
       { _tag: "LimitExceeded", limit: "file-size" },
-      "disk-limit"
+      "file-size-limit"
     ],
     [
       "SIGXFSZ without a limit",
@@ -179,7 +179,7 @@ const cases: ReadonlyArray<readonly [string, Evidence, Partial<Outcome> & { read
       "fork refused at the process limit",
       raised({ errno: "EAGAIN", type: "BlockingIOError" }, { limits: [processes] }),
       { _tag: "LimitExceeded", limit: "processes", allowed: 64, observed: 64 },
-      "process-limit"
+      "processes-limit"
     ],
     [
       "an exception of its own after it met the process limit",

@@ -169,7 +169,7 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Limits", (it
           const one = yield* session()
           const error = yield* meets(one, language, code, limits)
           assert.deepStrictEqual([error.limit, error.allowed, error.observed], ["file-size", 2 * MiB, 2 * MiB])
-          assert.strictEqual(error.receipt.stopReason, "disk-limit")
+          assert.strictEqual(error.receipt.stopReason, "file-size-limit")
           // Only this execution had the limit.
           const size = yield* one.exec({ language: "bash", code: "head -c 3145728 /dev/zero > g; stat -c %s f g" })
           assert.strictEqual(size.stdout, "2097152\n3145728\n")

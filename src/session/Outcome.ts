@@ -142,7 +142,6 @@ export const stopReason = (outcome: Outcome): StopReason => {
     case "TaskFailed":
       return "failed"
     case "LimitExceeded":
-      if (outcome.limit === "processes") return "process-limit"
-      return outcome.limit === "file-size" ? "disk-limit" : `${outcome.limit}-limit`
+      return `${outcome.limit}-limit`
   }
 }

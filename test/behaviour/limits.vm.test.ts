@@ -195,7 +195,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("lim
           ["LimitExceeded", "processes"]
         )
         if (python._tag === "LimitExceeded") assert.strictEqual(python.allowed, limits.processes)
-        assert.strictEqual(python.receipt.stopReason, "process-limit")
+        assert.strictEqual(python.receipt.stopReason, "processes-limit")
         assert.strictEqual(yield* stdout(exec("bash", "echo other")), "other\n")
         assert.strictEqual(python.receipt.limits.processes, limits.processes)
       }).pipe(Effect.scoped)
