@@ -19,29 +19,10 @@ import {
   writePrograms
 } from "./support/markdown.ts"
 
-/** Named before they are there; to be emptied. */
-const expected = new Set<string>([
-  "src/network",
-  "src/telemetry",
-  "src/guest/Methods.ts",
-  "src/guest/Agent.ts",
-  "src/guest/Hello.ts",
-  "src/guest/Evidence.ts",
-  "src/guest/README.md",
-  "src/session/Sessions.ts",
-  "src/session/Execute.ts",
-  "src/session/Spawn.ts",
-  "src/session/Outcome.ts",
-  "images/agent/testdata/messages.json",
-  "images/agent/README.md",
-  "test/exports.test.ts"
-])
-const expectedScripts = new Set(["test:unit", "golden"])
-
 const commandLine = Completions.fromCommand(cli)
 
 const exists = (name: string): boolean =>
-  expected.has(name) || fs.existsSync(path.join(root, name)) || files.some((file) => file.startsWith(`${name}/`))
+  fs.existsSync(path.join(root, name)) || files.some((file) => file.startsWith(`${name}/`))
 
 /** How GitHub makes a heading's anchor. */
 const anchorOf = (heading: string): string =>
@@ -64,7 +45,6 @@ const broken = (document: Document): ReadonlyArray<string> =>
     if (/^\w+:/.test(target)) return []
     const [file = "", anchor] = target.split("#", 2)
     const name = file === "" ? document.name : path.join(path.dirname(document.name), file)
-    if (expected.has(name)) return []
     return exists(name) && (anchor === undefined || anchors(name).includes(anchor)) ? [] : [target]
   })
 
@@ -104,7 +84,7 @@ describe("the Markdown files", () => {
   it("paths that are named exist", () => perDocument((document) => paths(document).filter((name) => !exists(name))))
 
   it("files that are named without a directory exist", () => {
-    const names = new Set([...files, ...expected].map((name) => path.basename(name)))
+    const names = new Set(files.map((name) => path.basename(name)))
     perDocument((document) => bareNames(document).filter((name) => !names.has(name)))
   })
 
@@ -124,7 +104,7 @@ describe("the Markdown files", () => {
     perDocument(({ text }) =>
       [...text.matchAll(/\bnpm run (?:-s )?([\w:]+)/g)]
         .map(([, name = ""]) => name)
-        .filter((name) => !(name in scripts) && !expectedScripts.has(name))
+        .filter((name) => !(name in scripts))
     )
   })
 

@@ -53,7 +53,7 @@ export type ChangesAsked = typeof ChangesAsked.Type
  * the same with neither.
  */
 const limits = {
-  timeMs: Schema.optional(Schema.Finite),
+  timeMs: Schema.optional(Count),
   memoryBytes: Schema.optional(Count),
   processes: Schema.optional(Count),
   fileSizeBytes: Schema.optional(Count),
@@ -224,7 +224,7 @@ export const fileWrite = {
   request: Schema.Struct({
     ...at,
     mode: Schema.optional(Mode),
-    modified: Schema.optional(Schema.Finite),
+    modified: Schema.optional(Count),
     createParents
   }),
   ...given,

@@ -52,12 +52,15 @@ func (f *flow) Data(_ byte, payload []byte, last bool) {
 	f.mu.Unlock()
 }
 
+// reply is the host's note on a connection that was asked for.
+type reply struct {
+	Event string `json:"event"`
+	Errno string `json:"errno"`
+}
+
 // Note is the host's answer.
 func (f *flow) Note(payload []byte) {
-	var note struct {
-		Event string `json:"event"`
-		Errno string `json:"errno"`
-	}
+	var note reply
 	_ = json.Unmarshal(payload, &note)
 	switch note.Event {
 	case "connected":
