@@ -49,7 +49,7 @@ export type ChangesAsked = typeof ChangesAsked.Type
 
 /**
  * The limits of an execution or a process; those of the session where absent. In `fileSizeBytes` 0 means no limit but the
- * disk's size. Output beyond `outputBytes` ends it with `outputFail`, goes to files of the guest with `keep`, and is sent all
+ * disk's size. Output beyond `outputBytes` ends it with `outputFail`, goes to files of the guest with `spill`, and is sent all
  * the same with neither.
  */
 const limits = {
@@ -59,7 +59,7 @@ const limits = {
   fileSizeBytes: Schema.optional(Count),
   outputBytes: Schema.optional(Count),
   outputFail: Schema.optional(Schema.Boolean),
-  keep: Schema.optional(Schema.Boolean)
+  spill: Schema.optional(Schema.Boolean)
 }
 
 /** It has started; `pid` is a process's id in the guest. */

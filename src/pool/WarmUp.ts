@@ -52,7 +52,7 @@ export const runLine = Effect.fnUntraced(
         stdinBytes: 0,
         timeMs: defaults.timeMs,
         outputBytes: defaults.outputBytes,
-        keep: true,
+        spill: true,
         rehearsal: true
       },
       [{ sub: Sub.code, bytes }]

@@ -55,8 +55,8 @@ export interface Attempt {
   /** By the host's clock, ms. */
   readonly openedAt: number
   readonly timeMs: number | null
-  /** What the guest is asked to enforce and to report; `keep`: it keeps output beyond `outputBytes` in files. */
-  readonly enforced: (keep: boolean) => Enforced
+  /** What the guest is asked to enforce and to report; `spill`: output beyond `outputBytes` goes to files. */
+  readonly enforced: (spill: boolean) => Enforced
   readonly stdout: Output.Output
   readonly stderr: Output.Output
   /** Takes a part of the report of changed files. */
@@ -88,7 +88,7 @@ export interface Attempt {
 /** The limits in a request to the guest; those of the session are absent. */
 type Enforced = Pick<
   Request<typeof exec>,
-  "timeMs" | "memoryBytes" | "processes" | "fileSizeBytes" | "outputBytes" | "outputFail" | "keep" | "changes"
+  "timeMs" | "memoryBytes" | "processes" | "fileSizeBytes" | "outputBytes" | "outputFail" | "spill" | "changes"
 >
 
 /** How long after its time limit the guest may take to say how something ended; it kills one second after the limit. */
@@ -291,14 +291,14 @@ export const begin = Effect.fnUntraced(function* (
       return watch
     },
     timeMs,
-    enforced: (keep) => ({
+    enforced: (spill) => ({
       timeMs: timeMs ?? undefined,
       memoryBytes: allowed.memoryMiB === limits.memoryMiB ? undefined : memoryBytes,
       processes: allowed.processes === limits.processes ? undefined : allowed.processes,
       fileSizeBytes: allowed.fileSizeMiB === limits.fileSizeMiB ? undefined : diskShare(allowed.fileSizeMiB),
       outputBytes: allowed.outputBytes,
       outputFail: outputFails || undefined,
-      keep: (keep && !outputFails) || undefined,
+      spill: (spill && !outputFails) || undefined,
       changes
     }),
     stdout,

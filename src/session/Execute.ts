@@ -13,13 +13,13 @@ const maxRemembered = 4096
 
 export interface Executor {
   /**
-   * Executes a request that was decoded. Output goes to `emit` as it comes; with `keep` the guest keeps in files what the
+   * Executes a request that was decoded. Output goes to `emit` as it comes; with `spill` the guest writes to files what the
    * result does not hold.
    */
   readonly execute: (
     request: Execution.Request,
     emit: (event: Execution.Event) => Effect.Effect<void>,
-    keep: boolean
+    spill: boolean
   ) => Effect.Effect<Execution.Result, Execution.Failure>
   /** The languages that something was run in. */
   readonly used: ReadonlySet<Execution.Language>
@@ -37,7 +37,7 @@ export const make = (context: Context): Executor => {
   const execute = Effect.fn("Session.exec")(function* (
     request: Execution.Request,
     emit: (event: Execution.Event) => Effect.Effect<void>,
-    keep: boolean
+    spill: boolean
   ): Effect.fn.Return<Execution.Result, Execution.Failure, Scope.Scope> {
     const { changes, cwd, env, language, limits = {} } = request
     const code = Buffer.from(request.code)
@@ -60,7 +60,7 @@ export const make = (context: Context): Executor => {
           stdinBytes: stdin.length,
           env,
           cwd,
-          ...attempt.enforced(keep)
+          ...attempt.enforced(spill)
         },
         stdin.length === 0 ? inputs.slice(0, 1) : inputs
       )

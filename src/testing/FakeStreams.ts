@@ -38,7 +38,7 @@ export const decodeOpen = Schema.decodeUnknownOption(
     timeoutMs: Schema.optionalKey(Schema.Finite),
     outputBytes: Schema.optionalKey(Schema.Finite),
     outputFail: Schema.optionalKey(Schema.Boolean),
-    keep: Schema.optionalKey(Schema.Boolean),
+    spill: Schema.optionalKey(Schema.Boolean),
     changes: Schema.optionalKey(Schema.NullOr(Schema.Struct({ patches: Schema.Boolean, maxFiles: Schema.Int }))),
     rehearsal: Schema.optionalKey(Schema.Boolean)
   })
@@ -178,7 +178,7 @@ export const make = (
     output: (it, sub, text) =>
       Effect.gen(function* () {
         let bytes = Buffer.from(text as string)
-        if (it.open.keep === true && streams.has(it.id)) {
+        if (it.open.spill === true && streams.has(it.id)) {
           const kept = it.kept.get(sub) ?? []
           kept.push(bytes)
           it.kept.set(sub, kept)

@@ -18,7 +18,7 @@ const limits = {
   fileSizeBytes: 1_048_576,
   outputBytes: 65_536,
   outputFail: true,
-  keep: true,
+  spill: true,
   changes: { patches: true, maxFiles: 10 }
 }
 

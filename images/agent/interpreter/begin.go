@@ -223,7 +223,7 @@ func (i *interpreter) watch(e *execution, sub byte, o *output.Overflow) func(pay
 // direct connects the outputs of an execution to its stream.
 func (i *interpreter) direct(e *execution, s *slot) {
 	for n, name := range [...]string{"stdout", "stderr"} {
-		e.overflow[n] = i.runner.config.Outputs.Overflow(e.stream.ID(), name, e.request.OutputBytes, e.request.Keep)
+		e.overflow[n] = i.runner.config.Outputs.Overflow(e.stream.ID(), name, e.request.OutputBytes, e.request.Spill)
 	}
 	s.stdout.Drain(i.watch(e, channel.Stdout, e.overflow[0]))
 	s.stderr.Drain(i.watch(e, channel.Stderr, e.overflow[1]))

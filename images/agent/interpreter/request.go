@@ -27,7 +27,7 @@ type Request struct {
 	FileSizeBytes *int64 `json:"fileSizeBytes"` // 0 = no limit
 	OutputBytes   *int64 `json:"outputBytes"`   // of each output
 	OutputFail    bool   `json:"outputFail"`    // more than that interrupts it
-	Keep          bool   `json:"keep"`          // more than that goes to a file
+	Spill         bool   `json:"spill"`         // more than that goes to a file
 
 	Changes *changes.Options `json:"changes"` // what to report; nil: no report
 
@@ -70,8 +70,8 @@ func (r *Request) usual(payload []byte) bool {
 			return number(v, &r.MemoryBytes)
 		case "outputBytes":
 			return number(v, &r.OutputBytes)
-		case "keep":
-			return v.Bool(&r.Keep)
+		case "spill":
+			return v.Bool(&r.Spill)
 		case "rehearsal":
 			return v.Bool(&r.Rehearsal)
 		}

@@ -253,7 +253,7 @@ func (p *process) open(user program.User) (theirs []int, err error) {
 // not.
 func (p *process) sink(sub byte) func(payload []byte) {
 	name := [...]string{channel.Stdout: "stdout", channel.Stderr: "stderr"}[sub]
-	overflow := p.spawner.Outputs.Overflow(p.stream.ID(), name, p.request.OutputBytes, p.request.Keep)
+	overflow := p.spawner.Outputs.Overflow(p.stream.ID(), name, p.request.OutputBytes, p.request.Spill)
 	p.overflow[sub-channel.Stdout] = overflow
 	var total int64
 	noticed := p.request.OutputBytes == nil || !p.request.OutputFail

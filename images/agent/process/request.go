@@ -30,7 +30,7 @@ type Request struct {
 
 	OutputBytes *int64 `json:"outputBytes"` // of each output
 	OutputFail  bool   `json:"outputFail"`  // more than that ends it
-	Keep        bool   `json:"keep"`        // more than that goes to a file
+	Spill       bool   `json:"spill"`       // more than that goes to a file
 
 	Changes  *changes.Options `json:"changes"`  // what to report; nil: no report
 	Survives bool             `json:"survives"` // continues in a copy of the machine

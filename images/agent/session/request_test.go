@@ -32,7 +32,7 @@ func TestMethodOf(t *testing.T) {
 // What decoding costs each execution.
 func BenchmarkExec(b *testing.B) {
 	payload := []byte(`{"method":"exec","language":"python","codeBytes":8,"stdinBytes":0,"cwd":"/tmp","timeMs":30000,` +
-		`"memoryBytes":1048576,"outputBytes":1048576,"keep":true}`)
+		`"memoryBytes":1048576,"outputBytes":1048576,"spill":true}`)
 	b.ReportAllocs()
 	for n := 0; n < b.N; n++ {
 		if method, err := methodOf(payload); method != "exec" || err != nil {
