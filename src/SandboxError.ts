@@ -82,7 +82,7 @@ const unitOf = {
   disk: "bytes",
   "file-size": "bytes",
   processes: "processes"
-} as const satisfies Record<typeof LimitName.Type, string>
+} as const satisfies Record<LimitName, string>
 
 /**
  * A limit was hit. `allowed` and `observed` are in ms for `time`, in bytes for `memory`, `output`, `disk` and `file-size`, a

@@ -30,7 +30,8 @@ import * as Park from "./vm/Park.ts"
 import * as TemplateStore from "./vm/MachineStore.ts"
 import { fail, SandboxError, SnapshotFailed } from "./SandboxError.ts"
 import { machineKey, makeOverlay, type ReservedClone, protectMemory } from "./Template.ts"
-import * as Vm from "./Vm.ts"
+import type * as Vm from "./Vm.ts"
+import * as Start from "./vm/Start.ts"
 
 /**
  * A snapshot's name: 1 to 64 letters, digits, `.`, `_` and `-`, the first a letter or a digit; not of the form of an id.
@@ -366,7 +367,7 @@ export class Snapshots extends Context.Service<
       ): Effect.fn.Return<ReservedClone, SandboxError, Scope.Scope> {
         const { files, from, image, machine, shape } = saved
         const place = yield* capacity.reserve({ memoryMiB: shape.memoryMiB })
-        const vm = yield* Vm.restore(shape, files).pipe(
+        const vm = yield* Start.restore(shape, files).pipe(
           Effect.catchReason("SandboxError", "BootFailed", (reason) =>
             reason.stage === "launch" || reason.stage === "restore"
               ? Effect.fail(failed(from, fs.existsSync(files.ram) ? "damaged" : "unknown", reason.message, reason))

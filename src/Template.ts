@@ -35,7 +35,8 @@ import { commandLine, kernelCommandLine } from "./qemu/CommandLine.ts"
 import type { StartPath } from "./Receipt.ts"
 import { type BootFailed, fail, type SandboxError, TemplateUnusable } from "./SandboxError.ts"
 import * as Telemetry from "./Telemetry.ts"
-import * as Vm from "./Vm.ts"
+import type * as Vm from "./Vm.ts"
+import * as Start from "./vm/Start.ts"
 
 /**
  * A template on this host. `bytes` is what it takes on disk, `memoryMiB` the memory of its VMs, `usedAt` when a clone was
@@ -239,8 +240,8 @@ export class Template extends Context.Service<
         const lock = yield* Effect.gen(function* () {
           const vm =
             base === undefined
-              ? yield* Vm.boot(shape, { ram: files.ram, disk: files.disk }, yield* host.tscKhz)
-              : yield* Vm.extend(shape, { ram: files.ram, disk: files.disk, state: base.state })
+              ? yield* Start.boot(shape, { ram: files.ram, disk: files.disk }, yield* host.tscKhz)
+              : yield* Start.extend(shape, { ram: files.ram, disk: files.disk, state: base.state })
           const lock = packages === undefined ? undefined : yield* PackageInstall.install(vm, packages, shape.memoryMiB)
           yield* report({ stage: "template", message: "sealing its memory" })
           yield* vm.seal(files.state, host.runDirectory)
@@ -306,7 +307,7 @@ export class Template extends Context.Service<
         const target = yield* targetFor(memoryLimitMiB, packages)
         const { image, key, shape } = target
         yield* Observe.annotate({ template: key })
-        const restore = Effect.suspend(() => Vm.restore(shape, TemplateStore.filesIn(store.directoryOf(key))))
+        const restore = Effect.suspend(() => Start.restore(shape, TemplateStore.filesIn(store.directoryOf(key))))
         let missed = yield* ensure(target)
         let generation = store.generation(key)
         const vm = yield* restore.pipe(

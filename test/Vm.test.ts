@@ -20,7 +20,8 @@ import type { Origin } from "../src/session/Context.ts"
 import { make as makeSession } from "../src/session/make.ts"
 import * as Parking from "../src/session/Parking.ts"
 import * as Usage from "../src/session/Usage.ts"
-import * as Vm from "../src/Vm.ts"
+import type * as Vm from "../src/Vm.ts"
+import * as Start from "../src/vm/Start.ts"
 import { isAlive } from "./support/processes.ts"
 
 const script = fileURLToPath(new URL("./support/fakeQemu.mjs", import.meta.url))
@@ -99,7 +100,7 @@ const uncopyable = Effect.fail(
 const start = (mode: string, idleMs?: number) =>
   Effect.gen(function* () {
     const it = yield* fake(mode)
-    const vm = yield* Vm.restore(it.shape, it.template)
+    const vm = yield* Start.restore(it.shape, it.template)
     yield* vm.handover(identity)
     const usage = yield* Usage.make
     const egress = yield* Egress.make(none)
@@ -140,7 +141,7 @@ describe("Vm", () => {
     it.effect(`${mode}: ${tag} at ${stage}, and the process is dead before the scope ends`, () =>
       Effect.gen(function* () {
         const it = yield* fake(mode)
-        const failing = Vm.restore(it.shape, it.template).pipe(Effect.flatMap((vm) => vm.handover(identity)))
+        const failing = Start.restore(it.shape, it.template).pipe(Effect.flatMap((vm) => vm.handover(identity)))
         const error = yield* hurried(Effect.flip(failing))
         const reason = reasonOf(error)
         assert.strictEqual(reason._tag, tag)
@@ -267,7 +268,7 @@ describe("Vm", () => {
       const it = yield* fake("silent")
       fs.rmSync(it.template.state)
       const before = fs.readdirSync("/proc/self/fd").length
-      const reason = reasonOf(yield* Effect.flip(Vm.restore(it.shape, it.template)))
+      const reason = reasonOf(yield* Effect.flip(Start.restore(it.shape, it.template)))
       assert.strictEqual(reason._tag, "BootFailed")
       assert.match(reason.message, /ENOENT.*state/)
       assert.strictEqual(fs.readdirSync("/proc/self/fd").length, before)
@@ -283,7 +284,7 @@ describe("Vm", () => {
     () =>
       Effect.gen(function* () {
         const it = yield* fake("slow-disk")
-        const restore = Effect.scoped(Effect.andThen(Vm.restore(it.shape, it.template), Effect.void))
+        const restore = Effect.scoped(Effect.andThen(Start.restore(it.shape, it.template), Effect.void))
         yield* restore
         const before = fs.readdirSync("/proc/self/fd").length
         for (const ms of [0, 20, 80, 200, 350]) {
@@ -309,7 +310,7 @@ describe("Vm", () => {
     Effect.gen(function* () {
       const it = yield* fake("silent")
       fs.rmSync(it.shape.qemu.path)
-      const exit = yield* Effect.exit(Vm.restore(it.shape, it.template))
+      const exit = yield* Effect.exit(Start.restore(it.shape, it.template))
       assert.isTrue(Exit.isFailure(exit))
       assert.match(String(exit), /ENOENT/)
     }).pipe(Effect.scoped)

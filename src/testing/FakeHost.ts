@@ -9,7 +9,8 @@ import type { Isolation } from "../Receipt.ts"
 import { BootFailed, fail, type SandboxError, SnapshotFailed } from "../SandboxError.ts"
 import { type Clone, machineMemoryMiB } from "../Template.ts"
 import type { Machines, Options, Reply, Start, Task } from "../Testing.ts"
-import * as Vm from "../Vm.ts"
+import type * as Vm from "../Vm.ts"
+import { over } from "../vm/Start.ts"
 import * as FakeGuest from "./FakeGuest.ts"
 import * as FakeMachine from "./FakeMachine.ts"
 import * as FakeMemory from "./FakeMemory.ts"
@@ -58,7 +59,7 @@ export const make = (options: Options, origin: string) =>
       { readonly number: number; readonly start: Start; readonly memory: FakeMemory.Memory }
     >()
     const begin = Effect.fnUntraced(function* (number: number, start: Start, memory: FakeMemory.Memory) {
-      const vm = yield* Vm.over(isolation, (ended) =>
+      const vm = yield* over(isolation, (ended) =>
         Effect.gen(function* () {
           const fake = yield* FakeMachine.make((end) => {
             if (live.get(number) === fake) live.delete(number)

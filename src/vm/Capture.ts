@@ -17,7 +17,10 @@ import * as fs from "node:fs"
 import { Fd } from "../qemu/CommandLine.ts"
 import type { Machine, MachineFailure } from "../qemu/Machine.ts"
 import { fail, type SandboxError, SnapshotFailed } from "../SandboxError.ts"
-import { capabilities, launch, type Parts, saveState, socketIn, type TemplateFiles, withOpen } from "../Vm.ts"
+import type { Parts, TemplateFiles } from "../Vm.ts"
+import { withOpen } from "./Descriptors.ts"
+import { launch } from "./Launch.ts"
+import { capabilities, saveState, socketIn } from "./Migration.ts"
 import { type OwnPages, openOwnPages, type Piece } from "./OwnPages.ts"
 
 /** How long the clone's guest stood still, by QEMU's clock, in ms, and how many bytes of memory were its own. */

@@ -12,7 +12,9 @@ import * as fs from "node:fs"
 import * as path from "node:path"
 import type { Capacity } from "../Capacity.ts"
 import { fail, type SandboxError, SnapshotFailed } from "../SandboxError.ts"
-import { type Kept, type Opening, start, type Vm, VmLost } from "../Vm.ts"
+import { type Remains, type Vm, VmLost } from "../Vm.ts"
+import type { Opening } from "./Descriptors.ts"
+import { start } from "./Start.ts"
 import { devicesFile, headOf, ownPages, readOwn, standStill, wholeState } from "./Capture.ts"
 import { makeDirectory } from "../internal/Files.ts"
 import { writeOwnPages } from "./OwnPages.ts"
@@ -45,7 +47,7 @@ export interface Parker {
   readonly prepare: (vm: Vm) => Effect.Effect<Prepared, SandboxError, Scope.Scope>
 }
 
-/** Where parked machines are kept, and how much there may be of them. */
+/** Where parked machines are remains, and how much there may be of them. */
 export interface Place {
   readonly capacity: Capacity["Service"]
   readonly directory: string
@@ -92,7 +94,7 @@ const close = (files: Open): void => {
 class Unreadable extends Error {}
 
 /** Makes them, or none; the first without a name. */
-const open = (directory: string, { root, scratch }: Kept["shape"]["image"]): Open => {
+const open = (directory: string, { root, scratch }: Remains["shape"]["image"]): Open => {
   makeDirectory(directory, 0o700)
   Temporary.sweep(directory)
   const name = path.join(directory, Temporary.temporaryName("parked"))
@@ -123,7 +125,7 @@ const again = (file: number, flags: string): Opening => [`/proc/self/fd/${file}`
 export const make = (place: Place): Parker => {
   /** A machine that was saved, and has no process any more. */
   const saved = (
-    kept: Kept,
+    remains: Remains,
     files: Open,
     stretches: ReadonlyArray<Stretch>,
     stateSize: number,
@@ -131,7 +133,7 @@ export const make = (place: Place): Parker => {
     firstStream: number
   ): Saved => {
     const version = versionOf(files.file)
-    const { memoryMiB, qemu } = kept.shape
+    const { memoryMiB, qemu } = remains.shape
     let used = false
     let closed = false
 
@@ -152,7 +154,7 @@ export const make = (place: Place): Parker => {
     const fill = (pid: number): Promise<void> => {
       let position = stateSize
       const rest = stretches.values()
-      return writeOwnPages(pid, kept.ram, memoryMiB * 1024 * 1024, async () => {
+      return writeOwnPages(pid, remains.ram, memoryMiB * 1024 * 1024, async () => {
         const stretch = rest.next().value
         if (stretch === undefined) return undefined
         const bytes = readStretch(position, stretch.size)
@@ -168,13 +170,13 @@ export const make = (place: Place): Parker => {
       const vm = yield* Effect.gen(function* () {
         const reserved = yield* place.capacity.reserve({ memoryMiB })
         const vm = yield* start(
-          kept,
+          remains,
           [
-            again(kept.ram, qemu.atLeast(8, 2) ? "r" : "r+"),
+            again(remains.ram, qemu.atLeast(8, 2) ? "r" : "r+"),
             files.root,
             files.scratch,
-            kept.overlay,
-            kept.disk,
+            remains.overlay,
+            remains.disk,
             again(files.file, "r")
           ],
           "wake",
@@ -240,7 +242,7 @@ export const make = (place: Place): Parker => {
         /** Sees to it that what is written counts before it is there. */
         const put = (bytes: Buffer, position: number): void => {
           if (bytes.length > place.room()) {
-            throw new Error(`ENOSPC: there is no room for ${bytes.length} bytes more beside all that is kept`)
+            throw new Error(`ENOSPC: there is no room for ${bytes.length} bytes more beside all that is remains`)
           }
           place.taken(bytes.length)
           written += bytes.length
@@ -271,10 +273,10 @@ export const make = (place: Place): Parker => {
             standing.abandon()
             keeps = true
             const { disk, overlay, ram, shape, state: origin } = parts
-            const kept: Kept = { shape, overlay, disk, ram, state: origin }
+            const remains: Remains = { shape, overlay, disk, ram, state: origin }
             const firstStream = parts.channel.nextStream()
             yield* parts.end
-            return saved(kept, files, stretches, state.length, written, firstStream)
+            return saved(remains, files, stretches, state.length, written, firstStream)
           })
         }
       },
