@@ -13,7 +13,6 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
-import * as Result from "effect/Result"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import { randomBytes } from "node:crypto"
@@ -443,92 +442,7 @@ export class Snapshots extends Context.Service<
   )
 }
 
-/**
- * A session as `race` and `promote` need it.
- *
- * @since 0.1.0
- * @category models
- */
-export interface Forkable<Self> {
-  readonly fork: (
-    n: number
-  ) => Effect.Effect<ReadonlyArray<Result.Result<Self, SandboxError>>, SandboxError, Scope.Scope>
-  readonly close: Effect.Effect<void>
-}
-
-/**
- * The child that won a race: its session, its place among the attempts (from 0), and its value.
- *
- * @since 0.1.0
- * @category models
- */
-export interface Winner<A, Session> {
-  readonly session: Session
-  readonly index: number
-  readonly value: A
-}
-
-/**
- * Forks a session once for each attempt, runs all attempts at once, each in a child of its own, and gives the first whose
- * value satisfies the predicate (any value when there is none). The other attempts are interrupted and their VMs destroyed by
- * then; the winner lives as long as the scope. The session itself runs on; see `promote`.
- *
- * `None` when all ended and none satisfied; when all failed, the first one's error. At most 100 attempts.
- *
- * @example
- * ```ts
- * const winner = yield* Snapshot.race(session, fixes.map((code) => (child) => child.exec({ language: "python", code })))
- * ```
- *
- * @since 0.1.0
- * @category combinators
- */
-export const race = Effect.fn("Snapshot.race")(function* <S extends Forkable<S>, A, E, R>(
-  session: S,
-  attempts: ReadonlyArray<(child: S) => Effect.Effect<A, E, R>>,
-  satisfies: (value: A) => boolean = () => true
-): Effect.fn.Return<Option.Option<Winner<A, S>>, E | SandboxError, R | Scope.Scope> {
-  const children = yield* session.fork(attempts.length)
-  const errors: Array<E | SandboxError> = []
-  const contenders = attempts.map((attempt, index) =>
-    Effect.fromResult(children[index] ?? Result.fail(failed(null, "capture", "a child is missing"))).pipe(
-      Effect.flatMap((child) =>
-        Effect.map(attempt(child), (value): Winner<A, S> => ({ session: child, index, value }))
-      ),
-      Effect.tapError((error) => Effect.sync(() => errors.push(error))),
-      Effect.filterOrFail(
-        ({ value }) => satisfies(value),
-        () => "unsatisfied" as const
-      )
-    )
-  )
-  let winner: Winner<A, S> | undefined
-  const losers = Effect.suspend(() =>
-    Effect.forEach(
-      children.filter(Result.isSuccess).filter((it) => it.success !== winner?.session),
-      (it) => it.success.close,
-      { concurrency: "unbounded", discard: true }
-    )
-  )
-  const ended = yield* Effect.raceAll(contenders).pipe(
-    Effect.tap((it) => Effect.sync(() => (winner = it))),
-    Effect.option,
-    Effect.ensuring(losers)
-  )
-  const [error] = errors
-  if (Option.isNone(ended) && error !== undefined && errors.length === attempts.length) return yield* Effect.fail(error)
-  return ended
-})
-
-/**
- * Puts a child in its parent's place: closes the parent, destroys its VM and gives back its room on the host. The child runs
- * on, and is the answer.
- *
- * @since 0.1.0
- * @category combinators
- */
-export const promote = <S extends Pick<Forkable<S>, "close">>(parent: S, child: S): Effect.Effect<S> =>
-  Effect.as(parent.close, child)
+export { type Forkable, promote, race, type Winner } from "./snapshot/Race.ts"
 
 /**
  * The snapshots of this host's cache directory, with everything they need: to list, verify and remove them.

@@ -2,7 +2,8 @@
  * The channel: many streams over the one connection to a guest's agent, with credits, so that a slow stream never stalls
  * another and the host's memory stays bounded whatever the guest sends.
  *
- * The inside is plain callbacks on a socket; effects begin at the interface. A guest that breaks the rules, or a connection
+ * The inside is plain callbacks on a socket, in one file because they share the state of every stream and are the hottest code
+ * of the library; effects begin at the interface. A guest that breaks the rules, or a connection
  * that ends, fails every pending call with one of two errors, and the VM's owner then destroys the VM.
  */
 import * as Deferred from "effect/Deferred"
@@ -17,6 +18,8 @@ import type { Duplex } from "node:stream"
 import * as Connections from "./Connections.ts"
 import { encode, encodeJson, endFlag, epochSize, type Frame, initialCredit, Kind, magic, makeDecoder } from "./Frame.ts"
 import * as LateOutput from "./LateOutput.ts"
+import * as Observer from "./Observer.ts"
+import * as StreamSlots from "./StreamSlots.ts"
 import { GuestHello, type Hello } from "./Hello.ts"
 import { connect, output as lateMethod, Reset } from "./Methods.ts"
 
@@ -83,7 +86,7 @@ export interface Channel {
   /** Waits for output of executions that have ended, and takes what there is. `Cause.Done` when the channel is gone. */
   readonly lateOutput: LateOutput.LateOutput["takeAll"]
   /** Watches, as long as the scope is open, whether the guest has read what was sent to it; one observer at a time. */
-  readonly observe: Effect.Effect<Observer, never, Scope.Scope>
+  readonly observe: Observer.Observing<ChannelFailure>["observe"]
   /** Names who takes the connections that the guest asks for; without one they are refused. */
   readonly accept: Connections.Connections["accept"]
   /** How many of them are open. */
@@ -94,16 +97,6 @@ export interface Channel {
   readonly silence: Effect.Effect<void>
   /** Fails when the channel does; never succeeds. */
   readonly failure: Effect.Effect<never, ChannelFailure>
-}
-
-export interface Observer {
-  /** Whether the guest has certainly read every byte that was sent so far: it stands between two frames. */
-  readonly isSettled: () => boolean
-  /** Waits until that is so. */
-  readonly settled: Effect.Effect<void, ChannelFailure>
-  /** From now on nothing is sent, until `release` or the scope's end. */
-  readonly hold: () => void
-  readonly release: () => void
 }
 
 /** Bytes consumed by the reader before credit for them is granted. */
@@ -171,17 +164,7 @@ export const make = Effect.fnUntraced(function* (
   let heard = true
   let frames = 0
   const streams = new Map<number, StreamState>()
-  /** How many of them there are, with those that are about to be opened; and who waits to open one, in order. */
-  let taken = 0
-  const waiting = new Set<Deferred.Deferred<void, ChannelFailure>>()
-  const freed = (): void => {
-    taken--
-    const [next] = waiting
-    if (next === undefined) return
-    taken++
-    waiting.delete(next)
-    Deferred.doneUnsafe(next, Effect.void)
-  }
+  const slots = StreamSlots.make<ChannelFailure>(maxStreams)
   let output: { readonly id: number; credit: number; consumed: number } | undefined
   const late = LateOutput.make((bytes) => {
     if (output === undefined) return
@@ -198,8 +181,7 @@ export const make = Effect.fnUntraced(function* (
     Deferred.doneUnsafe(failed, Effect.fail(error))
     Deferred.doneUnsafe(greeted, Effect.fail(error))
     if (pendingHello !== undefined) Deferred.doneUnsafe(pendingHello.reply, Effect.fail(error))
-    for (const it of waiting) Deferred.doneUnsafe(it, Effect.fail(error))
-    waiting.clear()
+    slots.fail(error)
     const open = [...streams.values()]
     // First none of them is there any more: a sender that is woken looks.
     streams.clear()
@@ -214,31 +196,18 @@ export const make = Effect.fnUntraced(function* (
   const violation = (problem: string): void => fail(new ChannelViolation({ problem }))
   const lost = (problem: string): void => fail(new ChannelLost({ problem }))
 
-  /** Writes so far, and the one up to which the guest has read, while somebody observes it. */
-  let observed: { sent: number; read: number; asking: boolean; settle: (() => void) | undefined } | undefined
-  const ask = (): void => {
-    if (observed === undefined || observed.asking || failure !== undefined) return
-    observed.asking = true
-    const mark = Buffer.alloc(8)
-    mark.writeUInt32LE(observed.sent, 0)
-    mark.write("read", 4)
-    socket.write(encode(Kind.Ping, 0, 0, mark))
-  }
-  const onPong = (mark: Buffer): void => {
-    if (observed === undefined || mark.length !== 8 || mark.toString("latin1", 4) !== "read") return
-    observed.read = mark.readUInt32LE(0)
-    observed.asking = false
-    if (observed.read === observed.sent) observed.settle?.()
-    else ask()
-  }
+  const observing = Observer.make<ChannelFailure>({
+    ping: (mark) => void socket.write(encode(Kind.Ping, 0, 0, mark)),
+    isOver: () => failure !== undefined,
+    failure: Deferred.await(failed),
+    cork: () => socket.cork(),
+    uncork: () => socket.uncork()
+  })
 
   const write = (bytes: Uint8Array): boolean => {
     if (failure !== undefined) return true
     const flowing = socket.write(bytes)
-    if (observed !== undefined) {
-      observed.sent++
-      queueMicrotask(ask)
-    }
+    observing.sent()
     if (socket.writableLength > maxUnsent) violation("it does not read what is sent to it")
     return flowing
   }
@@ -290,7 +259,7 @@ export const make = Effect.fnUntraced(function* (
 
   const finish = (stream: StreamState, event: Event): void => {
     streams.delete(stream.id)
-    freed()
+    slots.free()
     Queue.offerUnsafe(stream.queue, event)
     Queue.endUnsafe(stream.queue)
     stream.wake?.()
@@ -302,7 +271,7 @@ export const make = Effect.fnUntraced(function* (
     if (failure !== undefined) return
     if (frame.stream === 0) {
       if (frame.kind === Kind.Hello) onHello(frame)
-      else if (frame.kind === Kind.Pong) onPong(frame.payload)
+      else if (frame.kind === Kind.Pong) observing.pong(frame.payload)
       return
     }
     if (epoch === undefined || !peerEpoch?.equals(epoch)) return
@@ -462,33 +431,10 @@ export const make = Effect.fnUntraced(function* (
     return state.done
   })
 
-  /** Runs `use` with a place for a stream, which `use` sees to that it is given back. */
-  const placed = <A, R>(use: Effect.Effect<A, never, R>): Effect.Effect<A, ChannelFailure, R> =>
-    Effect.uninterruptibleMask((restore) =>
-      Effect.suspend((): Effect.Effect<A, ChannelFailure, R> => {
-        if (failure !== undefined) return Effect.fail(failure)
-        if (taken < maxStreams) {
-          taken++
-          return use
-        }
-        const turn = Deferred.makeUnsafe<void, ChannelFailure>()
-        waiting.add(turn)
-        return restore(Deferred.await(turn)).pipe(
-          Effect.onInterrupt(() =>
-            Effect.sync(() => {
-              // Its turn may have come in this moment.
-              if (!waiting.delete(turn)) freed()
-            })
-          ),
-          Effect.andThen(use)
-        )
-      })
-    )
-
   const open = Effect.fnUntraced(function* (message: object, inputs: ReadonlyArray<Input>) {
     const queue = yield* Queue.make<Event, ChannelFailure | Cause.Done>()
     const rest = [...inputs]
-    const { first, stream } = yield* placed(
+    const { first, stream } = yield* slots.take(
       Effect.acquireRelease(
         Effect.sync(() => {
           const stream: StreamState = {
@@ -510,7 +456,7 @@ export const make = Effect.fnUntraced(function* (
             if (!streams.delete(stream.id)) return
             stream.wake?.()
             write(encodeJson(Kind.Reset, stream.id, { code: "cancelled", message: "the caller left" }))
-            freed()
+            slots.free()
           })
       )
     )
@@ -553,46 +499,6 @@ export const make = Effect.fnUntraced(function* (
     }
   })
 
-  const observe = Effect.gen(function* () {
-    const mine = { sent: 1, read: 0, asking: false, settle: undefined as (() => void) | undefined }
-    let held = false
-    const release = (): void => {
-      if (!held) return
-      held = false
-      socket.uncork()
-    }
-    const isSettled = (): boolean => failure === undefined && !mine.asking && mine.read === mine.sent
-    yield* Effect.acquireRelease(
-      Effect.sync(() => {
-        observed = mine
-        ask()
-      }),
-      () =>
-        Effect.sync(() => {
-          observed = undefined
-          release()
-        })
-    )
-    const settled = Effect.callback<void>((resume) => {
-      mine.settle = () => {
-        if (!isSettled()) return
-        mine.settle = undefined
-        resume(Effect.void)
-      }
-      mine.settle()
-    })
-    return {
-      isSettled,
-      settled: Effect.raceFirst(settled, Deferred.await(failed)),
-      hold: () => {
-        if (held) return
-        held = true
-        socket.cork()
-      },
-      release
-    }
-  })
-
   const silence = Effect.suspend(() => {
     const before = frames
     ping()
@@ -600,7 +506,7 @@ export const make = Effect.fnUntraced(function* (
   })
 
   return {
-    observe,
+    observe: observing.observe,
     silence,
     greeting: Deferred.await(greeted),
     handshake,
