@@ -42,8 +42,9 @@ DPkg::Use-Pty "false";
 DPkg::Options {{ "--log=/dev/null"; "--force-unsafe-io"; "--force-confdef"; "--force-confold"; }};
 """ + "".join(f'DPkg::Options:: "--path-exclude=/usr/share/{it}";\n' for it in left_out)
 settings += 'DPkg::Options:: "--path-include=/usr/share/doc/*/copyright";\n'
+# Programs of the image only: /usr/local is where other packages put theirs.
 environment = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
     "LC_ALL": "C.UTF-8",
     "DEBIAN_FRONTEND": "noninteractive",
@@ -90,7 +91,7 @@ def proxy(scheme):
 def download(url, sha256):
     """A file whose hash is known."""
     through = ["--proxy", proxy(url.split(":")[0])] if proxy(url.split(":")[0]) else []
-    curl = ["curl", "-fsSL", "--retry", "2", "--connect-timeout", "30", "--max-time", "300", *through, url]
+    curl = ["/usr/bin/curl", "-q", "-fsSL", "--retry", "2", "--connect-timeout", "30", "--max-time", "300", *through, url]
     done = subprocess.run(curl, stdin=subprocess.DEVNULL, capture_output=True)
     if done.returncode != 0:
         trouble(done.stderr.decode(errors="replace").strip())

@@ -1,6 +1,9 @@
 /**
  * Installs packages with npm where every directory's code finds them, as root in a machine that becomes a template. Argument: an
- * order as JSON. Output: the answer as JSON.
+ * order as JSON, whose step is `fetch`, with a network, or `install`, without one. Output: the answer as JSON.
+ *
+ * While there is a network, nothing of a package may be found by PATH or by Node's search for modules: the links that make it found
+ * belong to the second step. `--ignore-scripts` holds in both.
  */
 "use strict"
 const { spawnSync } = require("node:child_process")
@@ -10,6 +13,9 @@ const path = require("node:path")
 const order = JSON.parse(process.argv[1])
 const prefix = "/usr/local/lib/exec-sandbox-packages"
 const cache = "/tmp/.exec-sandbox-npm"
+const npmProgram = fs.realpathSync("/usr/bin/npm")
+/** Programs of the image only. */
+const environment = { ...process.env, PATH: "/usr/sbin:/usr/bin:/sbin:/bin", NODE_DISABLE_COMPILE_CACHE: "1" }
 
 const answer = (status, fields) => {
   fs.writeSync(1, JSON.stringify({ status, ...fields }))
@@ -25,7 +31,10 @@ const ours = new Set(["ENOSPC", "EACCES", "EPERM", "EROFS", "ENOMEM", "EMFILE"])
 
 /** What the registry itself says of each package: npm does not say in so many words which one it did not find. */
 const lookUp = async (problem) => {
-  const configured = spawnSync("npm", ["config", "get", "registry"], { encoding: "utf8" }).stdout.trim()
+  const configured = spawnSync(process.execPath, [npmProgram, "config", "get", "registry"], {
+    encoding: "utf8",
+    env: environment
+  }).stdout.trim()
   for (const { name, spec } of order.packages) {
     const scope = name.startsWith("@")
       ? process.env[`npm_config_${name.slice(0, name.indexOf("/"))}:registry`]
@@ -51,6 +60,21 @@ const lookUp = async (problem) => {
   answer("conflict", { problem })
 }
 
+/** Makes the packages found: Node looks for them in every directory above the code's, and programs are in PATH. */
+const link = () => {
+  fs.rmSync("/node_modules", { force: true })
+  fs.symlinkSync(path.join(prefix, "node_modules"), "/node_modules")
+  const programs = path.join(prefix, "node_modules/.bin")
+  for (const name of fs.existsSync(programs) ? fs.readdirSync(programs) : []) {
+    fs.rmSync(path.join("/usr/local/bin", name), { force: true })
+    fs.symlinkSync(path.join(programs, name), path.join("/usr/local/bin", name))
+  }
+}
+if (order.step === "install") {
+  link()
+  answer("installed", { resolved: [], modules: [] })
+}
+
 fs.mkdirSync(prefix, { recursive: true })
 fs.writeFileSync(path.join(prefix, "package.json"), '{"private":true}')
 const options = [
@@ -73,11 +97,11 @@ options.push(
 )
 // Machine code that V8 makes for these seconds takes more time to make than it saves, the more so where it is emulated in turn:
 // a sixth of all.
-const plain = ["--no-opt", "--no-maglev", "--no-sparkplug", fs.realpathSync("/usr/bin/npm")]
+const plain = ["--no-opt", "--no-maglev", "--no-sparkplug", npmProgram]
 const npm = spawnSync(process.execPath, [...plain, "install", ...options, ...order.packages.map(({ spec }) => spec)], {
   encoding: "utf8",
   cwd: prefix,
-  env: { ...process.env, NODE_DISABLE_COMPILE_CACHE: "1" },
+  env: environment,
   maxBuffer: 64 * 1024 * 1024,
   stdio: ["ignore", "pipe", "inherit"]
 })
@@ -91,13 +115,6 @@ if (npm.status === 0) {
     .map(([place, { integrity = null, version }]) => {
       return { name: place.slice(place.lastIndexOf("node_modules/") + "node_modules/".length), version, integrity }
     })
-  // Node looks for packages in every directory above the code's.
-  fs.symlinkSync(path.join(prefix, "node_modules"), "/node_modules")
-  const programs = path.join(prefix, "node_modules/.bin")
-  for (const name of fs.existsSync(programs) ? fs.readdirSync(programs) : []) {
-    fs.rmSync(path.join("/usr/local/bin", name), { force: true })
-    fs.symlinkSync(path.join(programs, name), path.join("/usr/local/bin", name))
-  }
   answer("installed", { resolved, modules: order.packages.map(({ name }) => name) })
 }
 let error = {}

@@ -1,10 +1,15 @@
-"""Installs wheels for the user with pip, in a machine that becomes a template. Argument: an order as JSON. Output: the answer as JSON."""
+"""Installs wheels for the user with pip, in a machine that becomes a template. Argument: an order as JSON. Output: the answer as JSON.
+
+There is a network meanwhile, and a wheel may hold anything: nothing of it is imported or executed here. So this runs with `-I -S`,
+without which Python executes the .pth files and the sitecustomize module of what is installed."""
 
 import json
 import os
 import sys
 
 order = json.loads(sys.argv[1])
+# Where Debian has pip. Not the user's packages.
+sys.path.append("/usr/lib/python3/dist-packages")
 # What pip prints is for people, and goes where errors go.
 out = os.dup(1)
 os.dup2(2, 1)
@@ -61,18 +66,27 @@ def look_up(name):
 def importable(names):
     """The modules that these packages bring, as their own metadata says."""
     import importlib.metadata
+    import inspect
     import site
 
-    site.addsitedir(site.getusersitepackages())
     wanted = {normal(name) for name in names}
-    found = []
-    for module, packages in importlib.metadata.packages_distributions().items():
-        if module.isidentifier() and not module.startswith("_") and wanted & {normal(name) for name in packages}:
-            found.append(module)
-    return sorted(found)
+    found = set()
+    # The path is given, and not part of sys.path: metadata is read, and nothing can be imported from there.
+    for distribution in importlib.metadata.distributions(path=[site.getusersitepackages()]):
+        if normal(distribution.metadata["Name"] or "") not in wanted:
+            continue
+        declared = (distribution.read_text("top_level.txt") or "").split()
+        parts = [file.parts for file in distribution.files or []]
+        inferred = [it[0] if len(it) > 1 else inspect.getmodulename(it[0]) for it in parts]
+        found.update(declared or filter(None, inferred))
+    return sorted(module for module in found if module.isidentifier() and not module.startswith("_"))
 
 
 def install():
+    import site
+
+    # `-S` leaves it undecided, and pip then refuses to install for the user.
+    site.ENABLE_USER_SITE = True
     from pip._internal.commands import create_command
     from pip._internal.index import collector
     from pip._internal.exceptions import DistributionNotFound, HashMismatch, InstallationError, NetworkConnectionError
@@ -90,6 +104,8 @@ def install():
     collector._handle_get_simple_fail = missed
     report = "/tmp/.exec-sandbox-report.json"
     options = ["--user", "--only-binary", ":all:", "--no-cache-dir", "--no-input", "--no-warn-script-location"]
+    # A keyring is a program found by PATH.
+    options += ["--keyring-provider", "disabled"]
     # What is imported before sealing is compiled then; the rest of a large package would take minutes under emulation.
     options += ["--no-compile"]
     options += ["--progress-bar", "off", "--retries", "2", "--timeout", "30", "--report", report]

@@ -56,10 +56,13 @@ export interface SessionSecrets {
   readonly authority: SessionAuthority.SessionAuthority | undefined
 }
 
-/** Gives the secrets of a session placeholders and, if there are any, an authority. */
-export const bindSecrets = (given: Secrets): Effect.Effect<SessionSecrets> =>
+/**
+ * Gives the secrets of a session placeholders and, if there are any, an authority. `below`: for secrets that are only for
+ * reading, the path below which they may be sent.
+ */
+export const bindSecrets = (given: Secrets, below?: Readonly<Record<string, string>>): Effect.Effect<SessionSecrets> =>
   Effect.map(Clock.Clock, (clock) => {
-    const secrets = Placeholders.bind(given)
+    const secrets = Placeholders.bind(given, below)
     const authority = secrets.length === 0 ? undefined : SessionAuthority.make(() => clock.currentTimeMillisUnsafe())
     return { secrets, authority }
   })

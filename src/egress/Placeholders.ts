@@ -20,6 +20,8 @@ export interface Bound {
   /** In lower case. */
   readonly header: string | undefined
   readonly hosts: ReadonlyArray<Rule>
+  /** Where given, the secret is put only into requests that read, below this path, which ends with a slash. */
+  readonly below: string | undefined
   /** The placeholder as it is, and in base64 wherever it begins. */
   readonly patterns: ReadonlyArray<Buffer>
 }
@@ -39,8 +41,8 @@ const patternsOf = (text: string): ReadonlyArray<Buffer> => [text, ...inBase64(t
 /** Looked for first, because most bytes contain no placeholder at all. */
 const beginnings = patternsOf(beginning)
 
-/** Makes a placeholder for each secret. */
-export const bind = (secrets: Secrets): ReadonlyArray<Bound> =>
+/** Makes a placeholder for each secret. `below`: paths of those that are only for reading. */
+export const bind = (secrets: Secrets, below: Readonly<Record<string, string>> = {}): ReadonlyArray<Bound> =>
   Object.entries(secrets).map(([name, { header, hosts, value }]) => {
     const placeholder = beginning + randomBytes(20).toString("hex")
     return {
@@ -49,12 +51,35 @@ export const bind = (secrets: Secrets): ReadonlyArray<Bound> =>
       placeholder,
       header: header?.toLowerCase(),
       hosts: hosts.map(parseSecretHost).filter((rule) => typeof rule !== "string"),
+      below: below[name],
       patterns: patternsOf(placeholder)
     }
   })
 
 /** Whether a secret is for a target. */
 export const isFor = (target: Target, { hosts }: Bound): boolean => granting(hosts, target) !== undefined
+
+/** The segments of a request target's path as a server may read them; `undefined` for one that cannot be decoded. */
+const segmentsOf = (target: string): ReadonlyArray<string> | undefined => {
+  try {
+    return decodeURIComponent(target.replace(/[?#].*$/s, "")).split(/[/\\]/)
+  } catch {
+    return undefined
+  }
+}
+
+/** Whether a secret may be put into this request. */
+export const isForRequest = (method: string, target: string, { below }: Bound): boolean => {
+  if (below === undefined) return true
+  const segments = segmentsOf(target)
+  return (
+    (method === "GET" || method === "HEAD") &&
+    target.startsWith(below) &&
+    segments !== undefined &&
+    !segments.includes("..") &&
+    !segments.includes(".")
+  )
+}
 
 /** The name of a secret whose placeholder is in the bytes. */
 export const find = (bytes: Buffer, secrets: ReadonlyArray<Bound>): string | undefined => {

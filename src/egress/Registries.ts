@@ -32,7 +32,13 @@ export interface Registries {
   /** For tools that run no foreign code: credentials that the border can put in, and `env` with stand-ins for them. */
   readonly trusted: {
     readonly env: Readonly<Record<string, string>>
-    readonly credentials: ReadonlyArray<{ readonly standIn: string; readonly host: string; readonly value: string }>
+    readonly credentials: ReadonlyArray<{
+      readonly standIn: string
+      readonly host: string
+      /** The registry's own path, which ends with a slash; the credential is not for other paths of the host. */
+      readonly below: string
+      readonly value: string
+    }>
   }
   /** `HOST:PORT` of registries whose credentials the border cannot put in. */
   readonly withheld: ReadonlyArray<string>
@@ -193,6 +199,12 @@ const debian = ({ httpsProxy, main, proxy, security }: DebianMirror): Told => ({
 const loopback = /^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$/
 const loopbackHost = /^(localhost|127\.\d+\.\d+\.\d+|\[::1\])(?=:|$)/
 
+/** A registry's own path. A Python index has its files beside its pages (`…/simple/`), below the same parent. */
+const pathOf = (ecosystem: Ecosystem | "debian", { pathname }: URL): string => {
+  const own = pathname.replace(/\/*$/, "/")
+  return ecosystem === "python" ? own.replace(/[^/]*\/$/, "") || "/" : own
+}
+
 /** A URL for a guest: without credentials, and with the guest's name for this host. */
 const forGuest = (url: URL, standIn: string | undefined = undefined): string => {
   const copy = new URL(url)
@@ -233,7 +245,7 @@ export const configured = (
   const indexes: Array<Index> = []
   const told: Record<string, string> = {}
   const trusted: Record<string, string> = {}
-  const credentials: Array<{ readonly standIn: string; readonly host: string; readonly value: string }> = []
+  const credentials: Array<Registries["trusted"]["credentials"][number]> = []
   const withheld = new Set<string>()
   for (const [ecosystem, { extra, index, insecure = [], scoped, secret }] of tools) {
     const main = parse(index ?? "")
@@ -258,7 +270,7 @@ export const configured = (
       }
       const standIn = `registry-${credentials.length}-stand-in`
       standIns.set(url.href, standIn)
-      credentials.push({ standIn, host, value: found.value })
+      credentials.push({ standIn, host, below: pathOf(ecosystem, url), value: found.value })
       Object.assign(trusted, found.settings(standIn))
     }
     if (ecosystem === "python") {

@@ -3,7 +3,7 @@
  * server. Framing is never copied but written again, so that both sides agree on it.
  */
 import type { IncomingMessage } from "node:http"
-import { fill, find, type Bound, looksLikeOne } from "./Placeholders.ts"
+import { fill, find, type Bound, isForRequest, looksLikeOne } from "./Placeholders.ts"
 import { framing, hops } from "../network/Headers.ts"
 import { hostText, parseHost, parsePort, splitPort, type Target, targetText } from "../network/Target.ts"
 
@@ -93,6 +93,14 @@ export const read = (
   const head = Buffer.from([request.url, ...request.rawHeaders].join("\n"), "latin1")
   const stray = find(head, others)
   if (stray !== undefined) return elsewhere(stray, target)
+  const { method = "", url = "" } = request
+  const barred = mine.filter((it) => !isForRequest(method, url, it))
+  const misused = find(head, barred)
+  if (misused !== undefined) {
+    const path = barred.find(({ name }) => name === misused)?.below ?? "/"
+    const grant = `send ${misused} only with GET or HEAD, below ${path}`
+    return new Unfit("secret", `the placeholder of ${misused} in ${method} ${url.slice(0, 253)}`, grant)
+  }
   const used = new Set<string>()
   const headers: Array<string> = []
   let size = 0
@@ -111,7 +119,7 @@ export const read = (
     if (size > maxFilled) return syntax("a request head that is too long")
     headers.push(written, filled.value)
   }
-  const { headers: has, method = "" } = request
+  const { headers: has } = request
   if (has["transfer-encoding"] !== undefined) headers.push("Transfer-Encoding", "chunked")
   // These methods usually have a body, so its absence is stated.
   else if (has["content-length"] === undefined && /^(?:POST|PUT|PATCH)$/.test(method))

@@ -63,9 +63,9 @@ const format = 1
 
 /** The guest's programs that install, and the user of each. */
 const tools = {
-  python: { file: "python.py", argv: ["python3", "-c"], user: "user" },
-  javascript: { file: "javascript.cjs", argv: ["node", "-e"], user: "root" },
-  debian: { file: "debian.py", argv: ["python3", "-c"], user: "root" }
+  python: { file: "python.py", argv: ["/usr/bin/python3", "-I", "-S", "-c"], user: "user" },
+  javascript: { file: "javascript.cjs", argv: ["/usr/bin/node", "-e"], user: "root" },
+  debian: { file: "debian.py", argv: ["/usr/bin/python3", "-I", "-S", "-c"], user: "root" }
 } as const
 
 /** Modules are imported by the interpreter of the same name. */
@@ -134,7 +134,7 @@ const spawn = (vm: Installer, argv: ReadonlyArray<string>, user: "user" | "root"
     installMs
   )
 
-/** Fetches and installs packages with one ecosystem's tool; Debian's does it in two steps. */
+/** Fetches and installs packages with one ecosystem's tool; Debian's and npm's do it in two steps. */
 const installAll = Effect.fnUntraced(function* (
   vm: Installer,
   ecosystem: Ecosystem,
@@ -276,7 +276,11 @@ export const install = Effect.fn("Packages.install")(function* (
       }
     })
   )
-  if (used.includes("debian")) yield* installAll(vm, "debian", wantedOf("debian"), texts.debian, "install", retries)
+  // npm's links come last: scripts of Debian's packages, which run as root, do not find programs of npm's packages either.
+  for (const ecosystem of ["debian", "javascript"] as const) {
+    if (used.includes(ecosystem))
+      yield* installAll(vm, ecosystem, wantedOf(ecosystem), texts[ecosystem], "install", retries)
+  }
   const imported: Array<string> = []
   for (const ecosystem of interpreters) {
     const asked = packages.imports?.[ecosystem]

@@ -47,8 +47,10 @@ export const during = <A, E>(
     const secrets = credentials.map(({ host, value }, n) => {
       return [`REGISTRY_${n}`, { value: Redacted.make(value), hosts: [host], header: "authorization" }] as const
     })
+    // Tools only read, and only from the registries: nothing else is sent with a credential, whatever asks for it.
+    const below = Object.fromEntries(credentials.map((it, n) => [`REGISTRY_${n}`, it.below]))
     const egress = yield* Effect.provideService(
-      Egress.make(policy, yield* Egress.bindSecrets(Object.fromEntries(secrets))),
+      Egress.make(policy, yield* Egress.bindSecrets(Object.fromEntries(secrets), below)),
       Finder,
       () => registries
     )

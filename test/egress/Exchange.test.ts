@@ -20,6 +20,30 @@ const still = (count: () => number): Effect.Effect<number> =>
   })
 
 describe("HTTP at the border", () => {
+  it.live("a credential of a registry is put only into requests that read, below the registry's path", () =>
+    Effect.gen(function* () {
+      const it = yield* world(undefined, undefined, { FIRST: "/r/" })
+      const sent = (method: string, path: string) =>
+        ask(it, "a.example", { method, path, headers: { host: "a.example", authorization: `Bearer ${it.first}` } })
+      assert.propertyVal(yield* sent("GET", "/r/page"), "body", "fine")
+      assert.include(it.seen.at(-1)?.headers.join("\n"), `Bearer ${first}`)
+      const reached = it.seen.length
+      for (const [method, path] of [
+        ["POST", "/r/page"],
+        ["GET", "/stolen"],
+        ["GET", "/r/%2e%2e/stolen"],
+        ["PUT", "/stolen"]
+      ] as const) {
+        yield* sent(method, path)
+        assert.deepInclude(it.last(), { rule: "secret", decision: "deny" }, `${method} ${path}`)
+      }
+      assert.strictEqual(it.seen.length, reached)
+      // Without the credential the same request is nothing special.
+      const plain = yield* ask(it, "a.example", { method: "POST", path: "/r/page", headers: { host: "a.example" } })
+      assert.propertyVal(plain, "body", "fine")
+    }).pipe(Effect.scoped)
+  )
+
   it.live("is passed on only where it can be read in one way, and for the granted host", () =>
     Effect.gen(function* () {
       const it = yield* world()

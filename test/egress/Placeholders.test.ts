@@ -2,7 +2,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
-import { bind, fill, find, looksLikeOne, scanner } from "../../src/egress/Placeholders.ts"
+import { bind, fill, find, isForRequest, looksLikeOne, scanner } from "../../src/egress/Placeholders.ts"
 
 const bytes = Schema.Uint8Array.check(
   Schema.makeFilter((it: Uint8Array) => it.length <= 300, { expected: "at most 300 bytes" })
@@ -18,6 +18,40 @@ const placeholder = Buffer.from(one.placeholder)
 const basic = (text: string) => `Basic ${Buffer.from(text, "latin1").toString("base64")}`
 
 describe("a placeholder", () => {
+  it("that is for reading below a path is put into no other request", () => {
+    const [read, any] = bind(
+      {
+        READ: { value: Redacted.make("v"), hosts: ["a.example"] },
+        ANY: { value: Redacted.make("v"), hosts: ["a.example"] }
+      },
+      { READ: "/r/" }
+    )
+    if (read === undefined || any === undefined) throw new Error("nothing was bound")
+    const targets: ReadonlyArray<readonly [method: string, target: string, allowed: boolean]> = [
+      ["GET", "/r/", true],
+      ["HEAD", "/r/@scope%2fname", true],
+      ["GET", "/r/a.b/..c?to=/../x#../", true],
+      ["POST", "/r/a", false],
+      ["PUT", "/r/a", false],
+      ["get", "/r/a", false],
+      ["GET", "/r", false],
+      ["GET", "/", false],
+      ["GET", "/rr/a", false],
+      ["GET", "/R/a", false],
+      ["GET", "/r/../a", false],
+      ["GET", "/r/%2e%2E/a", false],
+      ["GET", "/r/x%2f..%2f../a", false],
+      ["GET", "/r/x%5c..%5c../a", false],
+      ["GET", "/r/./a", false],
+      ["GET", "/r/%ff%", false],
+      ["OPTIONS", "*", false]
+    ]
+    for (const [method, target, allowed] of targets) {
+      assert.strictEqual(isForRequest(method, target, read), allowed, `${method} ${target}`)
+      assert.isTrue(isForRequest(method, target, any))
+    }
+  })
+
   it.effect.prop(
     "is found wherever it stands, as it is and in base64, in pieces of any size",
     [bytes, bytes, Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 200 }))],

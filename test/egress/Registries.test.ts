@@ -58,8 +58,8 @@ describe("registries", () => {
       assert.deepStrictEqual(found.withheld, [])
       // Tools that run nobody's code have stand-ins for what is put in at the border.
       assert.deepStrictEqual(found.trusted.credentials, [
-        { standIn: "registry-0-stand-in", host: "pip.corp.example:443", value: "secret%" },
-        { standIn: "registry-1-stand-in", host: "npm.corp.example:443", value: "secret" }
+        { standIn: "registry-0-stand-in", host: "pip.corp.example:443", below: "/", value: "secret%" },
+        { standIn: "registry-1-stand-in", host: "npm.corp.example:443", below: "/r/", value: "secret" }
       ])
       assert.deepStrictEqual(found.trusted.env, {
         ...found.env,
@@ -101,6 +101,7 @@ describe("registries", () => {
       assert.deepInclude(npm.trusted.credentials, {
         standIn: "registry-0-stand-in",
         host: "npm.example:443",
+        below: "/r/",
         value: "secret"
       })
       // Without TLS, for an address, or for what no header may hold, there is no border.
@@ -153,7 +154,9 @@ describe("registries", () => {
         EXEC_SANDBOX_DEBIAN_SECURITY_MIRROR: "http://host:8080/debian-security/",
         EXEC_SANDBOX_DEBIAN_PROXY: "http://proxy.corp.example:3142/"
       },
-      credentials: [{ standIn: "registry-0-stand-in", host: "mirror.corp.example:443", value: "secret" }]
+      credentials: [
+        { standIn: "registry-0-stand-in", host: "mirror.corp.example:443", below: "/debian/", value: "secret" }
+      ]
     })
     const unsaid = { main: undefined, security: undefined, proxy: undefined, httpsProxy: undefined }
     const own = configured(["python"], { ...quiet, PIP_CONFIG_FILE: "/dev/null" }, "/nonexistent", unsaid)

@@ -76,7 +76,7 @@ const registries = (withheld: ReadonlyArray<string>) => (): Registries => ({
   env: {},
   trusted: {
     env: { "npm_config_//npm.example/:_authToken": "stand-in-0" },
-    credentials: [{ standIn: "stand-in-0", host: "npm.example", value: "s3cret" }]
+    credentials: [{ standIn: "stand-in-0", host: "npm.example", below: "/", value: "s3cret" }]
   },
   withheld
 })
@@ -113,7 +113,7 @@ describe("package installers", () => {
     Effect.gen(function* () {
       const { ran, vm } = machine([trouble, trouble, installed])
       const lock = yield* installing(vm)
-      assert.deepStrictEqual(ran, ["python3", "python3", "python3"])
+      assert.deepStrictEqual(ran, ["/usr/bin/python3", "/usr/bin/python3", "/usr/bin/python3"])
       assert.deepStrictEqual(lock.asked, ["python:six==1.17.0"])
       assert.deepStrictEqual(lock.resolved, [{ ecosystem: "python", name: "six", version: "1.17.0", integrity: null }])
       assert.deepStrictEqual(lock.imported, ["six"])
@@ -161,7 +161,7 @@ describe("package installers", () => {
       const fetched = { status: "installed", resolved: [jq], modules: [] }
       const { greeted, networks, ran, vm } = machine([installed, fetched, { ...fetched, resolved: [] }])
       const lock = yield* installing(vm, [], { debian: ["jq=1.7.1-6"], python: ["six==1.17.0"] })
-      assert.deepStrictEqual(ran, ["python3", "python3", "python3"])
+      assert.deepStrictEqual(ran, ["/usr/bin/python3", "/usr/bin/python3", "/usr/bin/python3"])
       assert.deepStrictEqual(greeted, [1, 1, 2])
       assert.deepStrictEqual(networks[1], { authorities: "", env: {} })
       assert.deepStrictEqual(lock.asked, ["python:six==1.17.0", "debian:jq=1.7.1-6"])

@@ -44,7 +44,9 @@ export interface World {
 
 export const world = (
   answer: http.RequestListener = (_, response) => void response.end("fine"),
-  upgrade?: net.Server
+  upgrade?: net.Server,
+  /** Paths of secrets that are only for reading. */
+  below?: Readonly<Record<string, string>>
 ) =>
   Effect.gen(function* () {
     const seen: Array<Seen> = []
@@ -102,7 +104,7 @@ export const world = (
       })
     )
     const dial = yield* Dialler
-    const egress = yield* Egress.make(policy, yield* Egress.bindSecrets(secrets)).pipe(
+    const egress = yield* Egress.make(policy, yield* Egress.bindSecrets(secrets, below)).pipe(
       Effect.provideService(Dialler, (_, port) =>
         dial("127.0.0.1", upgrade === undefined ? (port === 443 || port === 8443 ? secure : plain) : port)
       ),
