@@ -6,6 +6,8 @@
  * different now, not what was done: a file that was made and removed again is not in it, nor one that was written with what
  * it held before. Whoever changed a file in that time, an execution beside this one included, changed it.
  *
+ * `/etc/hosts` and `/etc/machine-id` belong to the machine, not to the session: they are never in a report.
+ *
  * @since 0.1.0
  */
 import * as Schema from "effect/Schema"

@@ -58,7 +58,7 @@ const sparing = [
   "psi=0",
   "audit=0",
   "nowatchdog",
-  "lsm=landlock",
+  "lsm=landlock,yama",
   "init_on_alloc=0",
   "hardened_usercopy=off",
   "randomize_kstack_offset=off",

@@ -73,24 +73,35 @@ func prepareRoot() error {
 	if err := os.Chmod("/tmp", 0o777|os.ModeSticky); err != nil {
 		return fmt.Errorf("opening /tmp to all: %w", err)
 	}
-	// The machine's id changes with every clone. On tmpfs that takes no disk
-	// write.
-	if err := os.WriteFile(MachineID, nil, 0o444); err != nil {
-		return fmt.Errorf("making the machine id: %w", err)
+	// The machine's id and its name change with every clone. On tmpfs that takes
+	// no disk write.
+	if err := mountFile(MachineID, "/etc/machine-id", 0o444); err != nil {
+		return err
 	}
-	if _, err := os.Stat("/etc/machine-id"); err != nil {
-		if err := os.WriteFile("/etc/machine-id", nil, 0o444); err != nil {
-			return fmt.Errorf("making /etc/machine-id: %w", err)
+	return mountFile(Hosts, "/etc/hosts", 0o644)
+}
+
+// The files that are mounted on /etc/machine-id and /etc/hosts.
+const (
+	MachineID = "/run/machine-id"
+	Hosts     = "/run/hosts"
+)
+
+// mountFile makes an empty file and mounts it on another.
+func mountFile(file, on string, mode os.FileMode) error {
+	if err := os.WriteFile(file, nil, mode); err != nil {
+		return fmt.Errorf("making %s: %w", file, err)
+	}
+	if _, err := os.Stat(on); err != nil {
+		if err := os.WriteFile(on, nil, mode); err != nil {
+			return fmt.Errorf("making %s: %w", on, err)
 		}
 	}
-	if err := unix.Mount(MachineID, "/etc/machine-id", "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("mounting /etc/machine-id: %w", err)
+	if err := unix.Mount(file, on, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mounting %s: %w", on, err)
 	}
 	return nil
 }
-
-// MachineID is the file that is mounted on /etc/machine-id.
-const MachineID = "/run/machine-id"
 
 func loopbackUp() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -20,6 +20,10 @@ var sysctls = []struct{ name, value string }{
 	{"kernel.dmesg_restrict", "1"},
 	{"kernel.perf_event_paranoid", "3"},
 	{"kernel.sysrq", "0"},
+	// A namespace of a user's own would give it all capabilities inside: mounts,
+	// raw sockets, and much kernel code that few have tested. Root may allow it.
+	{"user.max_user_namespaces", "0"},
+	{"kernel.yama.ptrace_scope", "1"},
 	{"kernel.kexec_load_disabled", "1"},
 	{"fs.inotify.max_user_instances", "1024"}, // each watch by a host takes one
 	{"fs.protected_symlinks", "1"},

@@ -77,10 +77,15 @@ func isMachineID(id string) bool {
 	return len(id) == 32
 }
 
-// SetHostname sets the machine's name.
-func SetHostname(name string) error {
+// SetHostname sets the machine's name, and writes a file (see boot.Hosts) in
+// which programs find its address: the loopback, under every network policy.
+func SetHostname(file, name string) error {
 	if !isHostname(name) {
 		return fmt.Errorf("%q cannot be a host name", name)
+	}
+	hosts := "127.0.0.1\tlocalhost " + name + "\n::1\tlocalhost ip6-localhost\n"
+	if err := rewrite(file, hosts, 0o644); err != nil {
+		return err
 	}
 	text := []byte(name)
 	_, _, errno := unix.RawSyscall(unix.SYS_SETHOSTNAME, uintptr(unsafe.Pointer(&text[0])), uintptr(len(text)), 0)
@@ -95,13 +100,18 @@ func SetMachineID(file, id string) error {
 	if !isMachineID(id) {
 		return fmt.Errorf("%q cannot be a machine id", id)
 	}
-	fd, err := quick.Open(unix.AT_FDCWD, file, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o444)
+	return rewrite(file, id+"\n", 0o444)
+}
+
+// rewrite replaces the content of a small file that is mounted elsewhere too.
+func rewrite(file, content string, mode uint32) error {
+	fd, err := quick.Open(unix.AT_FDCWD, file, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, mode)
 	if err != nil {
-		return fmt.Errorf("opening the machine id: %w", err)
+		return fmt.Errorf("opening %s: %w", file, err)
 	}
 	defer quick.Close(fd)
-	if _, err := quick.Write(fd, []byte(id+"\n")); err != nil {
-		return fmt.Errorf("writing the machine id: %w", err)
+	if _, err := quick.Write(fd, []byte(content)); err != nil {
+		return fmt.Errorf("writing %s: %w", file, err)
 	}
 	return nil
 }

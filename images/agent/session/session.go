@@ -89,7 +89,7 @@ func (s *Session) Hello(payload []byte) (any, error) {
 	ack := acknowledged{
 		Entropy:   did("entropy", identity.AddEntropy(h.entropy)),
 		Clock:     did("clock", identity.SetClock(h.clock)),
-		Hostname:  did("hostname", identity.SetHostname(h.hostname)),
+		Hostname:  did("hostname", identity.SetHostname(boot.Hosts, h.hostname)),
 		MachineID: did("machine id", identity.SetMachineID(boot.MachineID, h.machineID)),
 		Env:       true, // the runner adds it to everything that runs
 	}
