@@ -4,8 +4,9 @@
  */
 import * as http from "node:http"
 import type * as https from "node:https"
-import { Duplex, pipeline } from "node:stream"
+import { Duplex, PassThrough, pipeline } from "node:stream"
 import { type Bound, scanner } from "./Placeholders.ts"
+import * as Reflection from "./Reflection.ts"
 import * as RequestHead from "./RequestHead.ts"
 import { hostText, type Target } from "../network/Target.ts"
 
@@ -58,22 +59,9 @@ const nothing = Buffer.alloc(0)
 export const messageOf = (error: unknown): string =>
   error instanceof Error ? ("code" in error && typeof error.code === "string" ? error.code : error.message) : "a defect"
 
-/** Sends the server's response to the guest. */
-const give = (
-  answer: http.IncomingMessage,
-  to: http.ServerResponse,
-  keep: boolean,
-  failed: (problem: string) => void
-): void => {
-  to.sendDate = false
-  if (!keep) to.shouldKeepAlive = false
-  to.writeHead(answer.statusCode ?? 502, answer.statusMessage ?? "", RequestHead.own(answer.rawHeaders))
-  to.write(nothing)
-  // A truncated response must not look complete.
-  pipeline(answer, to, (error) => {
-    if (error !== undefined && error !== null) failed(messageOf(error))
-  })
-}
+/** The text of a response's head. */
+const headOf = ({ rawHeaders, statusMessage = "" }: http.IncomingMessage): string =>
+  [statusMessage, ...rawHeaders].join("\n")
 
 /** The head of a response that switches protocols, as the server sent it. */
 const switching = ({ rawHeaders, statusMessage = "" }: http.IncomingMessage): string => {
@@ -94,6 +82,36 @@ export const make = (guest: https.Server, server: Duplex, connection: Connection
   }
   const unfit = (reason: string): void => refuse(new RequestHead.Unfit("http-syntax", reason, RequestHead.wellFormed))
   const lost = (error: Error): void => finish(`the server: ${messageOf(error)}`)
+
+  const watched = Reflection.watch(mine)
+  /** Ends the connection if the head of a response holds a secret. */
+  const reflects = (answer: http.IncomingMessage): boolean => {
+    const secret = watched?.inText(headOf(answer))
+    if (secret !== undefined) refuse(RequestHead.reflected(secret, target))
+    return secret !== undefined
+  }
+  /** Bytes from the server, as long as no secret is in them. */
+  const checked = (encoding: string | undefined): Duplex =>
+    watched === undefined ? new PassThrough() : Reflection.passing(watched.look(), encoding)
+  /** Why a stream of such bytes has ended early. */
+  const broken = (error: Error): void => {
+    if (error instanceof Reflection.Reflected) return refuse(RequestHead.reflected(error.secret, target))
+    if (error instanceof Reflection.Unreadable) return refuse(RequestHead.unchecked(error.message))
+    finish(messageOf(error))
+  }
+
+  /** Sends the server's response to the guest. */
+  const give = (answer: http.IncomingMessage, to: http.ServerResponse, keep: boolean): void => {
+    if (reflects(answer)) return
+    to.sendDate = false
+    if (!keep) to.shouldKeepAlive = false
+    to.writeHead(answer.statusCode ?? 502, answer.statusMessage ?? "", RequestHead.own(answer.rawHeaders))
+    to.write(nothing)
+    // A truncated response must not look complete.
+    pipeline(answer, checked(answer.headers["content-encoding"]), to, (error) => {
+      if (error !== undefined && error !== null) broken(error)
+    })
+  }
 
   /** Starts a request to the server, unless it is refused. */
   const ask = (request: http.IncomingMessage, upgrade?: string): http.ClientRequest | undefined => {
@@ -126,7 +144,7 @@ export const make = (guest: https.Server, server: Duplex, connection: Connection
     const onContinue = guarded(() => response.writeContinue())
     asked.on("continue", onContinue)
     const onResponse = guarded((answer: http.IncomingMessage) => {
-      give(answer, response, asked.shouldKeepAlive && request.complete, finish)
+      give(answer, response, asked.shouldKeepAlive && request.complete)
     })
     asked.on("response", onResponse)
     asked.on("drain", () => request.resume())
@@ -167,16 +185,19 @@ export const make = (guest: https.Server, server: Duplex, connection: Connection
         answered()
         stream.end()
       })
-      give(answer, response, false, finish)
+      give(answer, response, false)
     })
     asked.on("response", onResponse)
     const onSwitch = guarded((answer: http.IncomingMessage, other: Duplex, rest: Buffer) => {
       answered()
+      if (reflects(answer)) return
       stream.write(switching(answer), "latin1")
-      if (rest.length > 0) stream.write(rest)
       if (first.length > 0) other.write(first)
       stream.pipe(other)
-      other.pipe(stream)
+      const safe = checked(undefined)
+      safe.on("error", broken)
+      if (rest.length > 0) safe.write(rest)
+      other.pipe(safe).pipe(stream)
     })
     asked.on("upgrade", onSwitch)
     asked.end()

@@ -48,6 +48,7 @@ export const own = (raw: ReadonlyArray<string>): Array<string> => {
 const problemOf = (request: IncomingMessage, target: Target): Unfit | undefined => {
   const { httpVersion, method, rawHeaders, url = "" } = request
   if (httpVersion !== "1.1" && httpVersion !== "1.0") return otherVersion(`HTTP ${httpVersion}`)
+  if (method === "TRACE") return new Unfit("secret", "TRACE, whose response repeats the request", "use another method")
   if (!url.startsWith("/") && !(url === "*" && method === "OPTIONS")) {
     return syntax("a request target that is not a path on this host")
   }
@@ -135,3 +136,15 @@ export const elsewhere = (secret: string, target: Target): Unfit =>
     `the placeholder of ${secret}`,
     `send ${secret} over TLS to one of its hosts, or add ${JSON.stringify(targetText(target))} to them`
   )
+
+/** Cuts off a server that sends a secret to the guest. */
+export const reflected = (secret: string, target: Target): Unfit =>
+  new Unfit(
+    "secret",
+    `${targetText(target)} sent the value of ${secret} back`,
+    "none: the guest must not see a secret; use a host that does not repeat it"
+  )
+
+/** Cuts off a response in which a secret cannot be looked for. */
+export const unchecked = (reason: string): Unfit =>
+  new Unfit("secret", reason, "ask for a response that is not compressed, with Accept-Encoding: identity")
