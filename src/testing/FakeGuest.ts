@@ -9,7 +9,6 @@ import type * as Scope from "effect/Scope"
 import { encode, encodeJson, endFlag, type Frame, Kind, magic, makeDecoder, Sub } from "../guest/Frame.ts"
 import { protocol } from "../guest/Hello.ts"
 import { Size } from "../Process.ts"
-import type { Reply, Start, Task } from "../Testing.ts"
 import * as FakeFiles from "./FakeFiles.ts"
 import type { FakeMachine } from "./FakeMachine.ts"
 import type { Memory } from "./FakeMemory.ts"
@@ -19,6 +18,7 @@ import * as FakeStreams from "./FakeStreams.ts"
 import * as FakeTasks from "./FakeTasks.ts"
 import * as FakeTrees from "./FakeTrees.ts"
 import * as FakeWatch from "./FakeWatch.ts"
+import type { Reply, Start, Task } from "./Script.ts"
 
 const decodeHello = Schema.decodeUnknownOption(
   Schema.Struct({ purpose: Schema.String, env: FakeStreams.Environment, network: Schema.Unknown })

@@ -8,11 +8,12 @@ import { PackageError, type Packages, parsed, Policy, refused } from "../Package
 import type { Isolation } from "../Receipt.ts"
 import { BootFailed, fail, type SandboxError, SnapshotFailed } from "../SandboxError.ts"
 import { type Clone, machineMemoryMiB } from "../Template.ts"
-import type { Machines, Options, Reply, Start, Task } from "../Testing.ts"
 import * as Vm from "../Vm.ts"
 import * as FakeGuest from "./FakeGuest.ts"
 import * as FakeMachine from "./FakeMachine.ts"
 import * as FakeMemory from "./FakeMemory.ts"
+import type { Machines } from "./Machines.ts"
+import type { Options, Reply, Start, Task } from "./Script.ts"
 
 /** What a receipt of the test kit says: nothing isolates a script. */
 const isolation: Isolation = {

@@ -8,7 +8,7 @@ import { Dialler, DialFailed } from "../egress/Dial.ts"
 import { Finder } from "../egress/Registries.ts"
 import { Resolver } from "../egress/Resolver.ts"
 import { encodeJson, type Frame, Kind } from "../guest/Frame.ts"
-import type { World } from "../Testing.ts"
+import type { World } from "./Script.ts"
 
 const decodeNote = Schema.decodeUnknownOption(
   Schema.fromJsonString(

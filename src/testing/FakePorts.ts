@@ -5,7 +5,7 @@ import type * as Fiber from "effect/Fiber"
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http"
 import { Duplex, Readable } from "node:stream"
 import { pipeline } from "node:stream/promises"
-import type { HttpHandler, Server, TcpHandler } from "../Testing.ts"
+import type { HttpHandler, Server, TcpHandler } from "./Script.ts"
 
 /** Runs effects of handlers, as long as their machine lives. */
 export type Run = <A, E>(effect: Effect.Effect<A, E>) => Fiber.Fiber<A, E>

@@ -12,12 +12,12 @@ import { constants } from "node:os"
 import * as path from "node:path/posix"
 import { Kind, Sub } from "../guest/Frame.ts"
 import type { Evidence } from "../guest/Evidence.ts"
-import type { Ending, Reply, Task } from "../Testing.ts"
 import { agentsDirectory } from "./FakeDisk.ts"
 import type { FakeNetwork } from "./FakeNetwork.ts"
 import type { Memory } from "./FakeMemory.ts"
 import * as FakePorts from "./FakePorts.ts"
 import { type FakeStreams, type Serving, takeInput } from "./FakeStreams.ts"
+import type { Ending, Reply, Task } from "./Script.ts"
 
 /** JavaScript and TypeScript share one interpreter. */
 const laneOf = (language: string): string => (language === "typescript" ? "javascript" : language)
