@@ -1,18 +1,17 @@
 /**
- * Testing: a `Sandbox` in memory, for tests of programs that use one. No QEMU, no image, no root, a few ms a test.
+ * Testing: a `Sandbox` in memory, for tests of programs that use one. No QEMU, no image, no root, a few ms per test.
  *
  * Only the machine is fake. A scripted guest speaks the real protocol over an in-memory channel, and everything above it is the
- * library itself: sessions, limits, judgement, receipts, pool, capacity. So a script says what the guest's agent would
- * have seen (an exit status, an errno, a limit that was hit), and the outcome, its error type and its receipt come out as they
- * would on a real VM; the same contract suite passes on both. Time is Effect's `Clock`: with `TestClock`, a time limit passes
- * when the test says so.
+ * library itself: sessions, limits, outcomes, receipts, pool, capacity. A script reports what the guest's agent would report (an
+ * exit status, an errno, a limit that was reached), and the outcome, the error type and the receipt are the same as on a real VM;
+ * the same contract suite passes on both. Time is Effect's `Clock`: with `TestClock`, a time limit passes when the test says so.
  *
  * Snapshots, forks and parked sessions have the files, the servers and the `Task.state` of their moment, and nothing that ran
- * then; `files.watch` and reports of changed files know what `session.files` and `Task.files` have changed. A server of a task
- * is reached as one in a guest is, by `session.http` and by `ports.expose`, which opens a real port of the host.
+ * then. `files.watch` and reports of changed files see changes made through `session.files` and `Task.files`. `session.http` and
+ * `ports.expose` reach a task's servers as they reach those of a real guest; `ports.expose` opens a real port of the host.
  *
- * What it does not do: run code; refuse a file to anybody, or limit memory and disk, by itself (script them); carry anything to
- * beyond the VM (`Task.connect` says only whether a connection is had), so that no secret is put into anything.
+ * The kit does not run code. It refuses access to no file, and limits neither memory nor disk, unless the script does. It sends
+ * nothing out of the VM (`Task.connect` only says whether a connection succeeds), so it uses no secret.
  *
  * @example
  * ```ts
@@ -54,26 +53,26 @@ export type {
 } from "./testing/Script.ts"
 export { Machines } from "./testing/Machines.ts"
 
-/** A server of HTTP. @since 0.1.0 @category servers */
+/** Makes an HTTP server of a handler. @since 0.1.0 @category servers */
 export const http: (handler: HttpHandler) => Server = FakePorts.http
 
-/** A server of bytes. @since 0.1.0 @category servers */
+/** Makes a TCP server of a handler. @since 0.1.0 @category servers */
 export const tcp: (handler: TcpHandler) => Server = FakePorts.tcp
 
-/** Ends well, with what is given. @since 0.1.0 @category replies */
+/** Ends with exit code 0 unless `ending` says otherwise. @since 0.1.0 @category replies */
 export const ends = (ending: Ending = {}): Reply => ({ _tag: "Ends", ...ending })
 
-/** Writes to stdout and ends well. @since 0.1.0 @category replies */
+/** Writes to stdout and ends with exit code 0. @since 0.1.0 @category replies */
 export const prints = (stdout: string | Uint8Array): Reply => ends({ stdout })
 
-/** Ends with the value of a trailing expression. @since 0.1.0 @category replies */
+/** Ends with the value of a trailing expression: as `json`, and as the text `repr`. @since 0.1.0 @category replies */
 export const gives = (json: NonNullable<Evidence["result"]>["json"], repr: string = JSON.stringify(json)): Reply =>
   ends({ result: { repr, ...(json !== undefined && { json }) } })
 
-/** Ends with an exit code. @since 0.1.0 @category replies */
+/** Ends with this exit code, 0 to 255. @since 0.1.0 @category replies */
 export const exits = (exitCode: number, ending: Ending = {}): Reply => ends({ ...ending, exitCode })
 
-/** Ends by an uncaught exception; `errno`, `path` and `module` are what decides between the error channels. @since 0.1.0 @category replies */
+/** Ends with an uncaught exception of this type; `errno`, `path` and `module` decide which error channel it becomes. @since 0.1.0 @category replies */
 export const raises = (
   type: string,
   details: Partial<NonNullable<Evidence["exception"]>> = {},
@@ -85,12 +84,12 @@ export const raises = (
     exception: { type, message: "", traceback: "", errno: null, path: null, module: null, code: null, ...details }
   })
 
-/** Ends because a command is not there, with 127. @since 0.1.0 @category replies */
+/** Ends with exit code 127, because this command does not exist. @since 0.1.0 @category replies */
 export const misses = (command: string): Reply =>
   ends({ exitCode: 127, commands: [{ name: command, kind: "not-found", path: null }] })
 
 /**
- * Ends well and leaves a server behind, at a port of the guest from 1 to 65,535.
+ * Ends with exit code 0 and leaves a server running on a port of the guest, 1 to 65,535.
  *
  * @example
  * ```ts
@@ -103,48 +102,48 @@ export const misses = (command: string): Reply =>
 export const serves = (port: number, server: Server | HttpHandler, ending: Ending = {}): Reply =>
   ends({ ...ending, serves: { port, server } })
 
-/** Ends by a signal, such as `SIGSEGV`; the interpreter is reset. @since 0.1.0 @category replies */
+/** Ends by this signal, such as `SIGSEGV`; the interpreter is reset. @since 0.1.0 @category replies */
 export const killedBy = (signal: string): Reply => ends({ signal, state: "reset" })
 
-/** Ends because a limit was hit: bytes, ms or a count, as the limit has it. @since 0.1.0 @category replies */
+/** Ends because a limit was reached; `allowed` and `observed` have the unit of `LimitExceeded`: ms, bytes or a count. @since 0.1.0 @category replies */
 export const exceeds = (
   limit: Evidence["limits"][number]["limit"],
   allowed: number | null = null,
   observed: number | null = null
 ): Reply => ends({ exitCode: 1, state: limit === "memory" ? "reset" : "kept", limits: [{ limit, allowed, observed }] })
 
-/** Never ends by itself: only its time limit, a signal or its caller's interruption ends it. @since 0.1.0 @category replies */
+/** Never ends by itself: only a time limit, a signal or the caller's interruption ends it. @since 0.1.0 @category replies */
 export const hangs: Effect.Effect<never> = Effect.never
 
-/** The VM dies in the middle of it: `killed` by somebody's signal, or `exited` by itself. @since 0.1.0 @category replies */
+/** The VM dies during the task: `killed` by a signal from outside, or `exited` by itself. @since 0.1.0 @category replies */
 export const dies = (by: "killed" | "exited" = "exited", problem = "the guest died"): Reply => ({
   _tag: "Dies",
   by,
   problem
 })
 
-/** The whole guest falls silent: no output, no answer, no limit holds. @since 0.1.0 @category replies */
+/** The whole guest stops answering: no output, no reply, no limit applies. @since 0.1.0 @category replies */
 export const stalls: Reply = { _tag: "Stalls" }
 
-/** The guest breaks the channel's rules. @since 0.1.0 @category replies */
+/** The guest breaks the protocol. @since 0.1.0 @category replies */
 export const violates: Reply = { _tag: "Violates" }
 
-/** The agent refuses the task: `invalid` is the caller's mistake, `failed` the agent's. @since 0.1.0 @category replies */
+/** The agent refuses the task: `invalid` is the caller's mistake, `unsupported` a missing feature, `failed` the agent's fault. @since 0.1.0 @category replies */
 export const refuses = (code: "invalid" | "unsupported" | "failed", problem: string): Reply => ({
   _tag: "Refuses",
   code,
   problem
 })
 
-/** What saves the fake machines. */
+/** Saves the fake machines, for snapshots. */
 class Savers extends Context.Service<Savers, FakeHost.Saver>()("exec-sandbox/Testing/Savers") {}
 
-/** The image and template that receipts of the test kit name. @since 0.1.0 @category constants */
+/** The name of image and template in receipts of the test kit. @since 0.1.0 @category constants */
 export const origin = "testing"
 
 /**
- * A sandbox in memory, with its pool, its snapshots, its capacity and the fake machines it runs on. `options` are read once, when the layer
- * is built.
+ * A sandbox in memory, with its pool, snapshots, capacity and fake machines. `options` are read once, when the layer is built;
+ * each use of the layer builds a sandbox of its own.
  *
  * @since 0.1.0
  * @category layers
@@ -153,7 +152,7 @@ export const layer = (
   options: Options = {}
 ): Layer.Layer<Sandbox | Machines | Pool | Snapshots | Capacity.Capacity, SandboxError> => {
   const { maxWaitMs = Capacity.defaults.maxWaitMs, vms = 1000 } = options.capacity ?? {}
-  // A host has one core at the least; one without memory has room for none.
+  // A host has at least one core; a host without memory has room for no VM.
   const roomy = vms === 0 ? 0 : 2 ** 30
   const host = { cores: vms, freeMemoryMiB: roomy, totalMemoryMiB: roomy, memoryPressure: null }
   const capacity = Layer.succeed(
@@ -196,7 +195,7 @@ export const layer = (
       return FakeSnapshots.make(yield* Savers, yield* Capacity.Capacity)
     })
   )
-  // Fresh: a layer is shared by reference, whatever its settings.
+  // Fresh, because layers are shared by reference, whatever their settings.
   return Layer.fresh(Sandbox.layerOver).pipe(
     Layer.provideMerge(Layer.fresh(snapshots)),
     Layer.provideMerge(Layer.fresh(Pool.layer)),

@@ -1,4 +1,4 @@
-/** The words of the test kit: what a script is asked, what it may answer, and what a kit is made with. */
+/** The models of the test kit: the tasks that a script gets, the replies that it gives, and the options of a kit. */
 import type * as Effect from "effect/Effect"
 import type * as Fiber from "effect/Fiber"
 import type * as Stream from "effect/Stream"
@@ -10,8 +10,8 @@ import type { PoolOptions } from "../Pool.ts"
 import type { Size } from "../Process.ts"
 
 /**
- * Answers a request of HTTP: a function of the web's `Request` and `Response`, such as `HttpRouter.toWebHandler` gives. One that
- * fails is answered with 500.
+ * Answers an HTTP request: a function from a web `Request` to a web `Response`, such as `HttpRouter.toWebHandler` gives. When it
+ * fails, the client gets status 500.
  *
  * @since 0.1.0
  * @category servers
@@ -19,7 +19,7 @@ import type { Size } from "../Process.ts"
 export type HttpHandler = (request: Request) => Response | Promise<Response> | Effect.Effect<Response>
 
 /**
- * Serves one connection. An effect is interrupted when the connection closes; its end closes the connection.
+ * Serves one TCP connection. An effect that it returns is interrupted when the connection closes; its end closes the connection.
  *
  * @since 0.1.0
  * @category servers
@@ -27,7 +27,7 @@ export type HttpHandler = (request: Request) => Response | Promise<Response> | E
 export type TcpHandler = (connection: Duplex) => void | Effect.Effect<unknown>
 
 /**
- * A server of a guest; `run` runs effects as long as the VM lives.
+ * A server in a guest, see `http` and `tcp`. `accept` takes one connection; its `run` runs effects as long as the VM lives.
  *
  * @since 0.1.0
  * @category servers
@@ -37,27 +37,29 @@ export interface Server {
 }
 
 /**
- * What the guest is asked to run.
+ * A task for the guest: an execution of code, or a process.
  *
- * - `vm`: which VM it runs in, counted from 1.
- * - `language` and `code`: of an execution; for a process `language` is `null` and `code` the text for the shell, if any.
- * - `argv`: of a process; `null` for an execution.
- * - `env`: of the session and of this task together. `cwd`: absolute. `user`: `user` or `root`.
- * - `stdin`, `stdinText`: what it reads; for a process it ends when the caller ends it. Read one of them, once.
- * - `terminal`: its terminal's size now, `null` without one.
- * - `trap`: is told each signal that it is sent, but SIGKILL: those of `Process.signal`, SIGTERM when a process's scope closes (on a
- *   terminal then SIGHUP), SIGINT at a limit on time or output. With `true` it has heeded it, and goes on; what was to end is killed
- *   a second later.
- * - `stdout`, `stderr`: write while it runs; they wait while the caller does not read. What an execution writes after its end
- *   comes out of `session.output`.
- * - `background`: goes on after the task's end, until the VM's or its interpreter's; or ends with a task that a signal, a limit or its
- *   caller has ended.
- * - `files`: the VM's files. `state`: lives as long as the interpreter does, from one task to the next.
- * - `packages`: what the session has beside the image, as `python:pandas==2.2.3`.
- * - `connect`: asks for a connection to beyond the VM, as a guest's programs do; the session's network policy decides. The name
- *   of the errno it fails with, or `null`: then it is made and closed. Raise what you got, and the outcome says what it was.
- * - `ports`: servers on the guest's loopback, until they are closed or what has started them (an interpreter, or a process) ends.
- *   `listen` is false where somebody listens already; a function answers HTTP.
+ * - `vm`: the number of the VM that it runs in, counted from 1.
+ * - `language`, `code`: the language and code of an execution; for a process `language` is `null` and `code` is the text for the
+ *   shell, or empty.
+ * - `argv`: the arguments of a process; `null` for an execution.
+ * - `env`: the variables of the session and of this task. `cwd`: an absolute path. `user`: `user` or `root`.
+ * - `stdin`, `stdinText`: the task's input as bytes or as text; for a process it ends when the caller ends it. Read one of them, once.
+ * - `terminal`: the present size of its terminal in columns and rows, `null` without a terminal.
+ * - `trap`: calls `handler` with each signal except SIGKILL: signals from `Process.signal`, SIGTERM when a process's scope closes (on
+ *   a terminal also SIGHUP), SIGINT at a limit on time or output. When `handler` returns `true` the signal is handled and the task
+ *   goes on; a task that should end is killed a second later.
+ * - `stdout`, `stderr`: write output while the task runs, and wait while the caller does not read. Output that an execution writes
+ *   after its end appears in `session.output`.
+ * - `background`: runs an effect that outlives the task, until its VM or its interpreter ends. It ends with the task when a signal, a
+ *   limit or the caller ended the task.
+ * - `files`: the VM's files. `state`: values that last from task to task, as long as the interpreter lives.
+ * - `packages`: the packages of the session in addition to the image, such as `python:pandas==2.2.3`.
+ * - `connect`: asks for a connection out of the VM, as a program in a guest does; the session's network policy decides. The result is
+ *   the name of the errno that it fails with, or `null` when it was made, after which it is closed. Raise an exception with that
+ *   errno, and the outcome says what was refused.
+ * - `ports`: servers on the guest's loopback. A server runs until it is closed, or until the interpreter or process that started it
+ *   ends. `listen` returns false when the port is in use; a function answers HTTP.
  *
  * @since 0.1.0
  * @category models
@@ -91,9 +93,11 @@ export interface Task {
 }
 
 /**
- * How a task ends, as evidence; what is absent says that nothing happened. `stdout` and `stderr` are written at the end,
- * after what the task wrote itself. `state: "reset"`: the interpreter died with it. `serves`: a server that it leaves behind; where
- * somebody listens already the task fails with EADDRINUSE.
+ * How a task ends, as evidence. Defaults: exit code 0, no output, no exception, no limit reached, nothing measured.
+ *
+ * `stdout` and `stderr` are written at the end, after the output of the task itself. `state: "reset"`: the interpreter died with
+ * the task. `cpuMs` is in ms, `peakMemoryBytes` in bytes. `serves`: a server that goes on after the task; when its port is in use
+ * the task fails with EADDRINUSE.
  *
  * @since 0.1.0
  * @category models
@@ -114,7 +118,7 @@ export interface Ending {
 }
 
 /**
- * What the guest makes of a task: an ending, or a fault of the sandbox.
+ * How the guest answers a task: an ending, or a fault of the sandbox. `ends`, `dies`, `stalls` and the others make one.
  *
  * @since 0.1.0
  * @category models
@@ -127,8 +131,8 @@ export type Reply =
   | { readonly _tag: "Refuses"; readonly code: "invalid" | "unsupported" | "failed"; readonly problem: string }
 
 /**
- * Decides what every task does. An effect may write, wait (on the test's clock or a latch of the test) and end when it
- * likes; it is interrupted when the caller is, and by a signal that it does not heed (see `Task.trap`).
+ * Decides what every task does. An effect may write output, wait (on the test's clock or a latch of the test) and end at any
+ * time; it is interrupted with the caller, and by a signal that it does not handle (see `Task.trap`).
  *
  * @since 0.1.0
  * @category models
@@ -136,9 +140,13 @@ export type Reply =
 export type Script = (task: Task) => Reply | Effect.Effect<Reply>
 
 /**
- * How a VM starts: `delayMs` until it runs, and until it is parked, default 0; `fails` with this problem instead (`BootFailed`);
- * `answers: false` never acknowledges its handover; `refuses` one part of it. `parkFails`: it cannot be parked, for this problem;
- * `wakeFails`: it cannot be woken.
+ * How a VM starts.
+ *
+ * - `delayMs`: how long it takes to start, to park and to wake, in ms. Default: 0.
+ * - `fails`: it does not start, for this problem (`BootFailed`).
+ * - `answers`: with `false` it never acknowledges its handover.
+ * - `refuses`: the part of the handover that it does not acknowledge.
+ * - `parkFails`, `wakeFails`: it cannot be parked or woken, for this problem.
  *
  * @since 0.1.0
  * @category models
@@ -153,7 +161,8 @@ export interface Start {
 }
 
 /**
- * What lies beyond the host: how a connect fails that the policy has granted, as the name of an errno; `null` when it does not.
+ * The network outside the host: how a connection that the policy granted fails, as the name of an errno such as `ECONNREFUSED`, or
+ * `null` when it succeeds. `port` is a TCP port.
  *
  * @since 0.1.0
  * @category models
@@ -161,13 +170,17 @@ export interface Start {
 export type World = (host: string, port: number) => string | null
 
 /**
- * - `script`: see `Script`. Default: every task ends well and prints nothing.
+ * Options of a kit.
+ *
+ * - `script`: see `Script`. Default: every task ends with exit code 0 and prints nothing.
  * - `start`: how the nth VM starts, counted from 1. Default: at once.
- * - `capacity`: VMs that the host has room for (default 1,000), and how long a caller waits for one, ms (default 60,000).
- * - `pool`: see `PoolOptions`. Default: none.
- * - `world`: see `World`. Default: all that is granted is reached. Nothing is dialled or resolved in any case, and
- *   `NetworkPolicy.packages` grants no registry beside its rules.
- * - `packages`: why a package cannot be had. Default: every one can that `Packages.Policy` allows. Nothing is installed.
+ * - `capacity`: `vms` is how many VMs the host has room for (default 1,000), `maxWaitMs` how long a caller waits for room, in ms
+ *   (default 60,000).
+ * - `pool`: see `PoolOptions`. Default: no pool.
+ * - `world`: see `World`. Default: every granted connection succeeds. The kit never dials or resolves anything, and
+ *   `NetworkPolicy.packages` grants no registry in addition to its rules.
+ * - `packages`: why a package is not available, or `undefined` when it is. Default: every package that `Packages.Policy` allows is
+ *   available. Nothing is installed.
  *
  * @since 0.1.0
  * @category models
