@@ -71,7 +71,7 @@ export class UnsupportedCommand extends Schema.TaggedError<UnsupportedCommand>()
   ...resultFields
 }) {
   override get message(): string {
-    const near = this.available.length === 0 ? "" : `; there is ${this.available.join(", ")}`
+    const near = this.available.length === 0 ? "" : `; available: ${this.available.join(", ")}`
     return `unsupported ${this.kind}: ${JSON.stringify(this.name)} does not exist here${near}`
   }
 }

@@ -202,8 +202,8 @@ describe("ending", () => {
 
   it.each([
     [noFile, 126, 'permission denied: file "/etc/shadow" (EACCES); use a path that user may access'],
-    [noCommand([]), 127, 'unsupported command: "fooo" does not exist here; an image that has it would allow it'],
-    [noCommand(["foo"]), 127, 'unsupported command: "fooo" does not exist here; there is foo'],
+    [noCommand([]), 127, 'unsupported command: "fooo" does not exist here; use an image that has it'],
+    [noCommand(["foo"]), 127, 'unsupported command: "fooo" does not exist here; available: foo'],
     [limit("time", 1000, null), 124, "time limit exceeded: 1000 ms allowed; -t SECONDS allows more"],
     [limit("memory", 1024, 2048), 137, "memory limit exceeded: 1024 bytes allowed, 2048 observed; -m MIB allows more"],
     [limit("disk", null, null), 1, "disk limit exceeded"],
