@@ -28,7 +28,7 @@ import * as Testing from "../src/Testing.ts"
 
 const python = (code: string) => ({ language: "python", code }) as const
 
-/** Runs a test over a kit of its own. */
+/** Runs a test with a kit of its own. */
 const kit =
   (options: Testing.Options) =>
   <A, E>(effect: Effect.Effect<A, E, Sandbox | Snapshots | Testing.Machines | Scope.Scope>) =>
@@ -45,12 +45,12 @@ const kindOf = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
     return found._tag === "SnapshotFailed" ? found.kind : found._tag
   })
 
-/** Asks a server at 8080, for its status and text. */
+/** The status and text that the server on port 8080 answers. */
 const ask = (session: Session, path: string) =>
   Effect.flatMap(session.http.get(`http://localhost:8080${path}`), (answer) =>
     Effect.map(answer.text, (text) => [answer.status, text])
   )
-/** What answers there. */
+/** The handler of that server. */
 const answer: Testing.HttpHandler = (request) => {
   const { pathname, search } = new URL(request.url)
   if (pathname === "/throw") throw new RangeError("my mistake")
@@ -58,10 +58,10 @@ const answer: Testing.HttpHandler = (request) => {
   return new Response(`${pathname}${search}`)
 }
 
-/** Why nobody is found there. */
+/** The error while no server listens there. */
 const nobody = (session: Session) => Effect.flip(session.ports.waitFor(8080, 0))
 
-/** Lets the test's clock run on until a fibre has ended. */
+/** Advances the test's clock until a fibre has ended. */
 const joined = <A, E>(fiber: Fiber.Fiber<A, E>, seconds: number) =>
   Effect.gen(function* () {
     let passed = 0
@@ -104,13 +104,13 @@ describe("Testing", () => {
         assert.deepStrictEqual([found._tag, found.retry], ["BootFailed", "safe"])
         assert.include(found.message, problem)
         assert.deepStrictEqual(yield* machines.live, [])
-        // The second one starts as it should.
+        // The second VM starts.
         assert.strictEqual((yield* run(python("1"))).receipt.exitCode, 0)
       }).pipe(kit({ start: (vm) => (vm === 1 ? start : {}) }))
     )
   }
 
-  it.effect("a reader may take longer over a piece of output than the code has time", () =>
+  it.effect("a reader may take longer to read output than the code's time limit", () =>
     Effect.gen(function* () {
       const { session } = yield* Sandbox
       const it = yield* session()
@@ -123,7 +123,7 @@ describe("Testing", () => {
         })
       )
       const fiber = yield* Effect.forkChild(reading, { startImmediately: true })
-      // What is queued behind it can no more begin than it can end.
+      // The execution queued behind it cannot begin before it ends.
       const behind = yield* Effect.forkChild(it.exec(python("1")), { startImmediately: true })
       yield* joined(fiber, 700)
       assert.strictEqual(bytes, 4_000_000)
@@ -131,7 +131,7 @@ describe("Testing", () => {
     }).pipe(kit({ script: ({ code }) => Testing.prints(code === "flood" ? "x".repeat(4_000_000) : "") }))
   )
 
-  it.effect("a slow start is waited for, and is in the receipt", () =>
+  it.effect("a caller waits for a slow start, and the receipt has its time", () =>
     Effect.gen(function* () {
       const { run } = yield* Sandbox
       const running = yield* Effect.forkChild(run(python("1")), { startImmediately: true })
@@ -164,7 +164,7 @@ describe("Testing", () => {
     )
   }
 
-  it.effect("a script that throws is a failure of the sandbox that names it, never an outcome", () =>
+  it.effect("a script that throws is a failure of the sandbox that names the error, never an outcome", () =>
     Effect.gen(function* () {
       const { run } = yield* Sandbox
       const found = reason(yield* Effect.flip(run(python("1"))))
@@ -179,7 +179,7 @@ describe("Testing", () => {
     )
   )
 
-  it.effect("a full host: who waits gets a place when one is given back, or CapacityExceeded", () =>
+  it.effect("a full host: a caller that waits gets room when a session closes, or CapacityExceeded", () =>
     Effect.gen(function* () {
       const sandbox = yield* Sandbox
       const scope = yield* Scope.make()
@@ -244,63 +244,61 @@ describe("Testing", () => {
     }).pipe(Effect.provide(Testing.layer().pipe(Layer.provideMerge(Receipts.layerMemory()))), Effect.scoped)
   )
 
-  it.effect(
-    "snapshots and forks go on from their moment, each for itself, and what is stored can be listed and removed",
-    () =>
-      Effect.gen(function* () {
-        const sandbox = yield* Sandbox
-        const { live } = yield* Testing.Machines
-        const { list, remove } = yield* Snapshots
-        const parent = yield* sandbox.session({ env: { WHO: "parent" }, limits: { memoryMiB: 256, outputBytes: 5000 } })
-        const add = (session: Session, by: string) => Effect.map(session.exec(python(by)), ({ stdout }) => stdout)
-        assert.strictEqual(yield* add(parent, "1"), "1 parent")
-        yield* parent.files.write("a", "then")
-        const saved = yield* parent.snapshot({ name: "one" })
-        assert.deepInclude(saved, { name: "one", session: parent.id, parent: null, memoryMiB: 256 })
-        yield* add(parent, "10")
-        yield* parent.files.write("a", "now")
-        yield* TestClock.adjust("1 minute")
-        const child = yield* sandbox.session({ from: "one", env: { WHO: "child" } })
-        const usedAt = new Date(60_000).toISOString()
-        assert.deepStrictEqual(yield* list, [{ ...saved, usedAt }])
-        assert.strictEqual(yield* add(child, "2"), "3 child")
-        const { receipt } = yield* child.exec(python("0"))
-        assert.deepStrictEqual(receipt.startPath, { kind: "snapshot", from: saved.id, missed: [] })
-        assert.strictEqual(yield* child.files.readText("a"), "then")
-        const again = yield* child.snapshot()
-        assert.deepInclude(again, { name: null, parent: saved.id })
-        assert.deepStrictEqual(yield* list, [again, { ...saved, usedAt }])
+  it.effect("snapshots and forks go on from their moment independently, and snapshots can be listed and removed", () =>
+    Effect.gen(function* () {
+      const sandbox = yield* Sandbox
+      const { live } = yield* Testing.Machines
+      const { list, remove } = yield* Snapshots
+      const parent = yield* sandbox.session({ env: { WHO: "parent" }, limits: { memoryMiB: 256, outputBytes: 5000 } })
+      const add = (session: Session, by: string) => Effect.map(session.exec(python(by)), ({ stdout }) => stdout)
+      assert.strictEqual(yield* add(parent, "1"), "1 parent")
+      yield* parent.files.write("a", "then")
+      const saved = yield* parent.snapshot({ name: "one" })
+      assert.deepInclude(saved, { name: "one", session: parent.id, parent: null, memoryMiB: 256 })
+      yield* add(parent, "10")
+      yield* parent.files.write("a", "now")
+      yield* TestClock.adjust("1 minute")
+      const child = yield* sandbox.session({ from: "one", env: { WHO: "child" } })
+      const usedAt = new Date(60_000).toISOString()
+      assert.deepStrictEqual(yield* list, [{ ...saved, usedAt }])
+      assert.strictEqual(yield* add(child, "2"), "3 child")
+      const { receipt } = yield* child.exec(python("0"))
+      assert.deepStrictEqual(receipt.startPath, { kind: "snapshot", from: saved.id, missed: [] })
+      assert.strictEqual(yield* child.files.readText("a"), "then")
+      const again = yield* child.snapshot()
+      assert.deepInclude(again, { name: null, parent: saved.id })
+      assert.deepStrictEqual(yield* list, [again, { ...saved, usedAt }])
 
-        const forks = (yield* parent.fork(2)).map(Result.getOrThrow)
-        assert.deepStrictEqual(yield* Effect.forEach(forks, (it) => add(it, "100")), ["111 parent", "111 parent"])
-        assert.strictEqual((yield* live).length, 4)
-        const [slow] = (yield* parent.fork(1, { limits: { timeMs: 7000 } })).map(Result.getOrThrow)
-        const { limits } = (yield* (slow ?? parent).exec(python("0"))).receipt
-        assert.deepInclude(limits, { timeMs: 7000, outputBytes: 5000, memoryBytes: 256 * 1024 ** 2 })
-        const won = yield* race(parent, [(it) => add(it, "fail"), (it) => add(it, "7")])
-        assert.deepInclude(Option.getOrThrow(won), { index: 1, value: "18 parent" })
-        assert.strictEqual(yield* add(parent, "0"), "11 parent")
+      const forks = (yield* parent.fork(2)).map(Result.getOrThrow)
+      assert.deepStrictEqual(yield* Effect.forEach(forks, (it) => add(it, "100")), ["111 parent", "111 parent"])
+      assert.strictEqual((yield* live).length, 4)
+      const [slow] = (yield* parent.fork(1, { limits: { timeMs: 7000 } })).map(Result.getOrThrow)
+      const { limits } = (yield* (slow ?? parent).exec(python("0"))).receipt
+      assert.deepInclude(limits, { timeMs: 7000, outputBytes: 5000, memoryBytes: 256 * 1024 ** 2 })
+      const won = yield* race(parent, [(it) => add(it, "fail"), (it) => add(it, "7")])
+      assert.deepInclude(Option.getOrThrow(won), { index: 1, value: "18 parent" })
+      assert.strictEqual(yield* add(parent, "0"), "11 parent")
 
-        assert.strictEqual(yield* kindOf(sandbox.session({ from: "two" })), "unknown")
-        assert.strictEqual(yield* kindOf(parent.snapshot({ name: "one" })), "exists")
-        assert.strictEqual(yield* kindOf(remove("two")), "unknown")
-        assert.deepStrictEqual(yield* remove("one"), { ...saved, usedAt })
-        assert.deepStrictEqual(yield* list, [again])
-        // What the library runs for itself is nobody's task.
-        const codes = (yield* (yield* Testing.Machines).tasks).map(({ code }) => code)
-        assert.notInclude(codes, "")
-      }).pipe(
-        kit({
-          script: ({ code, env, state }) => {
-            if (code === "fail") return Testing.exits(1)
-            state.set("sum", Number(state.get("sum") ?? 0) + Number(code))
-            return Testing.prints(`${String(state.get("sum"))} ${env["WHO"]}`)
-          }
-        })
-      )
+      assert.strictEqual(yield* kindOf(sandbox.session({ from: "two" })), "unknown")
+      assert.strictEqual(yield* kindOf(parent.snapshot({ name: "one" })), "exists")
+      assert.strictEqual(yield* kindOf(remove("two")), "unknown")
+      assert.deepStrictEqual(yield* remove("one"), { ...saved, usedAt })
+      assert.deepStrictEqual(yield* list, [again])
+      // The library's own rehearsals are not recorded as tasks.
+      const codes = (yield* (yield* Testing.Machines).tasks).map(({ code }) => code)
+      assert.notInclude(codes, "")
+    }).pipe(
+      kit({
+        script: ({ code, env, state }) => {
+          if (code === "fail") return Testing.exits(1)
+          state.set("sum", Number(state.get("sum") ?? 0) + Number(code))
+          return Testing.prints(`${String(state.get("sum"))} ${env["WHO"]}`)
+        }
+      })
+    )
   )
 
-  it.effect("a fork that has no room, or does not start, says so by itself", () =>
+  it.effect("a fork that has no room, or does not start, fails without affecting the others", () =>
     Effect.gen(function* () {
       const parent = yield* Sandbox.use((it) => it.session())
       const forking = yield* Effect.forkChild(parent.fork(4), { startImmediately: true })
@@ -312,7 +310,7 @@ describe("Testing", () => {
     }).pipe(kit({ capacity: { vms: 3, maxWaitMs: 1000 }, start: (vm) => (vm === 3 ? { fails: "no luck" } : {}) }))
   )
 
-  it.effect("changed files are told since the start, a mark and an execution's begin", () =>
+  it.effect("changed files are reported since the start, a mark or the start of an execution", () =>
     Effect.gen(function* () {
       const session = yield* Sandbox.use((it) => it.session())
       const { files } = session
@@ -346,7 +344,7 @@ describe("Testing", () => {
       )
       assert.deepInclude(receipt.filesChanged, { created: 1, modified: 0 })
       assert.isNull((yield* session.exec(python("write"))).changes)
-      // A parked session has its marks, a fork begins anew.
+      // A parked session keeps its marks, a fork has none.
       assert.isTrue(yield* session.park)
       assert.strictEqual((yield* session.changes({ since: mark })).counts.created, 1)
       const [fork] = (yield* session.fork(1)).map(Result.getOrThrow)
@@ -362,46 +360,48 @@ describe("Testing", () => {
     )
   )
 
-  it.effect("servers live as long as who has started them, and are in what goes on from the session", () =>
-    Effect.gen(function* () {
-      const it = yield* Sandbox.use((sandbox) => sandbox.session())
-      assert.strictEqual((yield* it.exec(python("serve"))).stdout, "at your service\n")
-      assert.deepStrictEqual(yield* ask(it, "/a?b=c"), [200, "/a?b=c"])
-      const [status, text] = yield* ask(it, "/throw")
-      assert.strictEqual(status, 500)
-      assert.include(text, "RangeError: my mistake")
-      assert.deepStrictEqual(yield* ask(it, "/effect"), [200, "made"])
-      // As in a guest, nobody else can listen there.
-      const again = yield* Effect.flip(it.exec({ language: "bash", code: "serve" }))
-      assert.strictEqual(again._tag, "TaskFailed")
-      assert.isTrue(yield* it.park)
-      assert.deepStrictEqual(yield* ask(it, "/"), [200, "/"])
-      const [fork = it] = (yield* it.fork(1)).map(Result.getOrThrow)
-      assert.deepStrictEqual(yield* ask(fork, "/"), [200, "/"])
-      yield* Effect.flip(it.exec(python("die")))
-      assert.strictEqual((yield* nobody(it)).reason._tag, "NotListening")
-      assert.deepStrictEqual(yield* ask(fork, "/"), [200, "/"])
-      const process = yield* it.spawn(["serve"])
-      yield* it.ports.waitFor(8080, 0)
-      yield* process.signal("SIGTERM")
-      yield* process.exit
-      assert.strictEqual((yield* nobody(it)).reason._tag, "NotListening")
-    }).pipe(
-      kit({
-        script: ({ argv, code, ports }) => {
-          if (argv?.[0] === "serve") {
-            assert.isTrue(ports.listen(8080, answer))
-            return Testing.hangs
+  it.effect(
+    "servers live as long as the interpreter or process that started them, and are in forks and parked sessions",
+    () =>
+      Effect.gen(function* () {
+        const it = yield* Sandbox.use((sandbox) => sandbox.session())
+        assert.strictEqual((yield* it.exec(python("serve"))).stdout, "at your service\n")
+        assert.deepStrictEqual(yield* ask(it, "/a?b=c"), [200, "/a?b=c"])
+        const [status, text] = yield* ask(it, "/throw")
+        assert.strictEqual(status, 500)
+        assert.include(text, "RangeError: my mistake")
+        assert.deepStrictEqual(yield* ask(it, "/effect"), [200, "made"])
+        // As in a guest, the port is in use.
+        const again = yield* Effect.flip(it.exec({ language: "bash", code: "serve" }))
+        assert.strictEqual(again._tag, "TaskFailed")
+        assert.isTrue(yield* it.park)
+        assert.deepStrictEqual(yield* ask(it, "/"), [200, "/"])
+        const [fork = it] = (yield* it.fork(1)).map(Result.getOrThrow)
+        assert.deepStrictEqual(yield* ask(fork, "/"), [200, "/"])
+        yield* Effect.flip(it.exec(python("die")))
+        assert.strictEqual((yield* nobody(it)).reason._tag, "NotListening")
+        assert.deepStrictEqual(yield* ask(fork, "/"), [200, "/"])
+        const process = yield* it.spawn(["serve"])
+        yield* it.ports.waitFor(8080, 0)
+        yield* process.signal("SIGTERM")
+        yield* process.exit
+        assert.strictEqual((yield* nobody(it)).reason._tag, "NotListening")
+      }).pipe(
+        kit({
+          script: ({ argv, code, ports }) => {
+            if (argv?.[0] === "serve") {
+              assert.isTrue(ports.listen(8080, answer))
+              return Testing.hangs
+            }
+            return code === "serve"
+              ? Testing.serves(8080, answer, { stdout: "at your service\n" })
+              : Testing.killedBy("SIGKILL")
           }
-          return code === "serve"
-            ? Testing.serves(8080, answer, { stdout: "at your service\n" })
-            : Testing.killedBy("SIGKILL")
-        }
-      })
-    )
+        })
+      )
   )
 
-  it.effect("a server that says much waits for one who does not read, and a handler ends with its connection", () =>
+  it.effect("a server waits for a client that does not read, and a handler ends with its connection", () =>
     Effect.suspend(() => {
       const ended = Deferred.makeUnsafe<void>()
       let written = 0
@@ -421,13 +421,13 @@ describe("Testing", () => {
         yield* Effect.promise(() => once(client, "readable"))
         client.destroy()
         yield* Deferred.await(ended)
-        // What the host's kernel takes for the client, and no more.
+        // Only what the host's kernel buffers for the client.
         assert.isBelow(written, 32)
       }).pipe(kit({ script: () => Testing.serves(7000, flood) }))
     })
   )
 
-  it.effect("a background ends with its interpreter, and late output that nobody reads is counted", () =>
+  it.effect("a background effect ends with its interpreter, and late output without a reader is counted", () =>
     Effect.suspend(() => {
       const [flooded, more] = [Deferred.makeUnsafe<void>(), Deferred.makeUnsafe<void>()]
       let interrupted = false
@@ -469,7 +469,7 @@ describe("Testing", () => {
   )
 
   it.effect(
-    "what a limit, a signal or its caller ends is asked first, keeps its interpreter, and takes along what it began",
+    "a task that a limit, a signal or its caller ends gets a signal first, keeps its interpreter, and ends with its background",
     () =>
       Effect.suspend(() => {
         const heard: Array<string> = []
@@ -525,7 +525,7 @@ describe("Testing", () => {
             assert.deepStrictEqual(yield* ends(closed(code, options)), expected, code)
           }
           assert.deepStrictEqual(yield* ends(it.run("deaf", timed)), [130, "SIGINT", "kept", "time-limit", "SIGINT", 0])
-          // What ends by itself leaves behind what it has begun.
+          // A task that ends by itself leaves its background running.
           assert.deepStrictEqual(yield* ends(it.run(["crash"])), [139, "SIGSEGV", "kept", "failed", "", 1])
         }).pipe(
           Effect.provide(Testing.layer({ script }).pipe(Layer.provideMerge(Receipts.layerMemory()))),
@@ -534,7 +534,7 @@ describe("Testing", () => {
       })
   )
 
-  it.effect("files are refused for what they are, as a guest's kernel would", () =>
+  it.effect("file operations fail with the errors of a guest's kernel", () =>
     Effect.gen(function* () {
       const { files } = yield* Sandbox.use((it) => it.session())
       const host = fs.mkdtempSync(path.join(tmpdir(), "exec-sandbox-kit-"))
@@ -556,7 +556,7 @@ describe("Testing", () => {
         (yield* files.list("t/d")).map(({ name }) => name),
         [odd]
       )
-      // A write follows a link to where nothing is yet; what is removed and renamed is the link itself.
+      // A write follows a link whose target is missing; remove and rename apply to the link itself.
       yield* files.write("t/new", "1")
       assert.strictEqual(yield* files.readText("t/d/made"), "1")
       yield* files.rename("t/new", "t/link")
@@ -587,7 +587,7 @@ describe("Testing", () => {
     }).pipe(kit({}))
   )
 
-  it.effect("a watch that nobody reads says that it lost something", () =>
+  it.effect("a watch without a reader reports that it lost changes", () =>
     Effect.gen(function* () {
       const session = yield* Sandbox.use((it) => it.session())
       const [started, go] = [yield* Deferred.make<void>(), yield* Deferred.make<void>()]
@@ -611,7 +611,7 @@ describe("Testing", () => {
     )
   )
 
-  it.effect("connects are judged by the session's policy, written down, and reach nothing but the test's world", () =>
+  it.effect("connections are decided by the session's policy, recorded, and reach only the test's world", () =>
     Effect.gen(function* () {
       const rules = ["api.example.com", "db.example.com:5432", "10.0.0.1:1"]
       const it = yield* Sandbox.use((sandbox) => sandbox.session({ network: NetworkPolicy.allow(rules) }))
@@ -640,7 +640,7 @@ describe("Testing", () => {
           "api.example.com deny"
         ]
       )
-      // Without any policy nobody is asked; one that comes later opens the way.
+      // Without a policy the guest does not ask; a later policy allows connections.
       const closed = yield* Sandbox.use((sandbox) => sandbox.session())
       const none = yield* Effect.flip(closed.exec(python("api.example.com:443")))
       assert.strictEqual(none._tag === "PermissionDenied" && none.rule, "none")
@@ -660,7 +660,7 @@ describe("Testing", () => {
     )
   )
 
-  it.effect("packages are had, or refused as the policy and the test say", () =>
+  it.effect("packages are available, or refused, as the policy and the test say", () =>
     Effect.gen(function* () {
       const sandbox = yield* Sandbox
       const session = (javascript: ReadonlyArray<string>) => sandbox.session({ packages: { javascript } })

@@ -116,12 +116,12 @@ describe("source", () => {
     '"a.py"'
   ])("%s looks like code", (text) => assert.isFalse(looksLikeFile(text)))
 
-  it("takes code as python, or as what -l says", () => {
+  it("takes code as python, or as the language of -l", () => {
     assert.deepStrictEqual(sourceOf("1+1", undefined, undefined), { _tag: "Code", code: "1+1", language: "python" })
     assert.deepStrictEqual(sourceOf("1+1", undefined, "bash"), { _tag: "Code", code: "1+1", language: "bash" })
   })
 
-  it("takes a file's language from its extension, and -l before that", () => {
+  it("takes a file's language from -l, else from its extension", () => {
     assert.deepStrictEqual(sourceOf(undefined, "a.ts", undefined), {
       _tag: "File",
       file: "a.ts",
@@ -167,11 +167,11 @@ describe("flags", () => {
     ["A@", undefined],
     ["@b", undefined],
     ["1=B@c", undefined]
-  ] as const)("%s as a secret", (text, wanted) =>
+  ] as const)("%s is parsed as a secret", (text, wanted) =>
     assert.deepEqual(Option.getOrUndefined(parseSecret(text)), wanted as never)
   )
 
-  it.each(["A", "=b", "", "="])("%s is no pair", (text) => assert.isTrue(Option.isNone(parsePair(text))))
+  it.each(["A", "=b", "", "="])("%s is not a pair", (text) => assert.isTrue(Option.isNone(parsePair(text))))
 
   it.each([
     ["0", 0],
@@ -184,13 +184,13 @@ describe("flags", () => {
     ["1TiB", 1024 ** 4]
   ])("%s is %i bytes", (text, bytes) => assert.deepStrictEqual(Option.getOrUndefined(parseBytes(text)), bytes))
 
-  it.each(["", "-1", "1.5G", "G", "1 G", "1P", "1e3", "999999999999999T"])("%s is no size", (text) =>
+  it.each(["", "-1", "1.5G", "G", "1 G", "1P", "1e3", "999999999999999T"])("%s is not a size", (text) =>
     assert.isTrue(Option.isNone(parseBytes(text)))
   )
 })
 
 describe("ending", () => {
-  it("passes the program's own code through without a word", () => {
+  it("passes the program's own exit code through without a message", () => {
     assert.deepStrictEqual(endingOf(failed({ _tag: "ExitCode", exitCode: 125 })), { code: 125 })
     assert.deepStrictEqual(endingOf(failed({ _tag: "Signal", signal: "SIGSEGV" })), {
       code: 128 + constants.signals.SIGSEGV
@@ -239,7 +239,7 @@ describe("ending", () => {
     assert.deepStrictEqual(endingOfDefect("odd"), { code: 125, why: "internal error: odd; please report it" })
   })
 
-  it("of an exit", () => {
+  it("is 0, the error's code, or 130 after an interruption", () => {
     assert.deepStrictEqual(endingOfExit(Exit.void), { code: 0 })
     assert.deepStrictEqual(endingOfExit(Exit.fail(noFile)).code, 126)
     assert.deepStrictEqual(endingOfExit(Exit.fail(new Leave({ code: 7 }))).code, 7)
@@ -258,12 +258,12 @@ describe("ending", () => {
 describe("json", () => {
   const { bytes: _, changes: __, outputFiles: ___, receipt: ____, ...texts } = ran
 
-  it("of a result is the receipt with the output and the value", () => {
+  it("of a result is the receipt, the output and the value", () => {
     const result = new Result({ ...ran, result: { repr: "2", json: 2 } })
     assert.deepStrictEqual(json.ofResult(result), { ...receipt, ...texts, result: { repr: "2", json: 2 } })
   })
 
-  it("of a failure has the error's own fields beside the receipt", () => {
+  it("of a failure is the receipt, the output and the error's own fields", () => {
     assert.deepStrictEqual(json.ofFailure(noFile), {
       ...receipt,
       ...texts,
@@ -287,7 +287,7 @@ describe("json", () => {
     })
   })
 
-  it("of a sandbox failure says what is known", () => {
+  it("of a sandbox failure has what is known", () => {
     assert.deepStrictEqual(json.ofFailure(fail(new NotStarted({ problem: "gone" }))), {
       outcome: "SandboxError",
       stopReason: "sandbox-failure",
@@ -321,7 +321,7 @@ describe("json", () => {
 })
 
 describe("text", () => {
-  it("lines up a table", () =>
+  it("aligns a table", () =>
     assert.strictEqual(
       table([
         ["a", "b"],
@@ -337,7 +337,7 @@ describe("text", () => {
   ])("%i is %s", (bytes, text) => assert.strictEqual(size(bytes), text))
 })
 
-/** What progress writes on a terminal or elsewhere. */
+/** What progress writes, on a terminal or elsewhere. */
 const drawn = (terminal: boolean, ...events: ReadonlyArray<ProgressEvent>) => {
   const written: Array<string> = []
   const stream = { isTTY: terminal, columns: 60, write: (text: string | Uint8Array) => written.push(`${text}`) > 0 }
@@ -365,14 +365,14 @@ describe("progress", () => {
     })
   )
 
-  it.effect("is a line for each step elsewhere", () =>
+  it.effect("is a line per step elsewhere", () =>
     Effect.gen(function* () {
       const written = yield* drawn(false, half, { ...half, done: 1024 }, { stage: "image", message: "unpacking" })
       assert.deepStrictEqual(written, ["image: pulling\n", "image: unpacking\n"])
     })
   )
 
-  it("stays within the terminal", () => {
+  it("fits the terminal", () => {
     for (const columns of [0, 1, 20, 31, 32, 79]) {
       assert.isAtMost(progress.draw({ ...half, message: "x".repeat(200) }, columns).length, columns)
     }
@@ -433,7 +433,7 @@ describe("a usage error", () => {
 
 describe.concurrent("the command line", { timeout: 30_000 }, () => {
   const scripts = new Map<string, ReturnType<typeof runCli>>()
-  /** What `completions` prints, asked for once. */
+  /** The output of `completions`, run once per shell. */
   const completions = (shell: string) => {
     const done = scripts.get(shell) ?? runCli(["completions", shell], { stdin: "open" })
     scripts.set(shell, done)
@@ -461,42 +461,42 @@ describe.concurrent("the command line", { timeout: 30_000 }, () => {
     for (const later of ["--wizard", "--log-level"]) assert.notInclude(done.stdout, later)
   })
 
-  it("a usage error is the exit code 2, and is reported on stderr", async () => {
+  it("a usage error is exit code 2 and reported on stderr", async () => {
     const done = await runCli(["run", "script.py"])
     assert.deepStrictEqual([done.code, done.stdout], [2, ""])
     assert.match(done.stderr, /-f script\.py/)
   })
 
-  it("refuses what the library does not accept, as usage", async () => {
+  it("reports input that the library refuses as a usage error", async () => {
     const done = await runCli(["run", "-e", "A=1", "-f", "-"], { stdin: "a\0b" })
     assert.strictEqual(done.code, 2)
     assert.match(done.stderr, /^exec-sandbox: invalid code: .*NUL.*\n$/)
   })
 
-  it("refuses more stdin than the library takes", async () => {
+  it("refuses more stdin than the library accepts", async () => {
     const done = await runCli(["run", "-i", "print(1)"], { stdin: new Uint8Array(16 * 1024 * 1024 + 1) })
     assert.deepStrictEqual([done.code, done.stdout], [2, ""])
     assert.strictEqual(done.stderr, "exec-sandbox: cannot read stdin: it has more than 16777216 bytes\n")
   })
 
-  it.each(["SIGINT", "SIGTERM", "SIGHUP"] as const)("says what it waits for, and leaves at %s", async (signal) => {
+  it.each(["SIGINT", "SIGTERM", "SIGHUP"] as const)("says what it waits for, and exits at %s", async (signal) => {
     const cli = startCli(["run", "-i", "print(1)"], { stdin: "open" })
     await cli.until("stdin")
     cli.child.kill(signal)
     assert.strictEqual((await cli.finished).code, signalCode(signal))
   })
 
-  it.each(["bash", "zsh", "fish"])("completions %s, which does not wait for a stdin that stays open", async (shell) => {
+  it.each(["bash", "zsh", "fish"])("completions %s does not wait for an open stdin", async (shell) => {
     const done = await completions(shell)
     assert.deepStrictEqual([done.code, done.stderr], [0, ""])
     for (const word of ["exec-sandbox", "doctor", "memory"]) assert.include(done.stdout, word)
     assert.notInclude(done.stdout, "--completions")
   })
 
-  it("bash completes a command line by them", async () => {
+  it("bash completes a command line with its script", async () => {
     const { stdout: script } = await completions("bash")
     writeFileSync(join(scratch, "to-complete.py"), "")
-    /** What bash offers for the last of these words. */
+    /** What bash offers for the last word. */
     const offered = (...words: ReadonlyArray<string>): ReadonlyArray<string> => {
       const line = ["exec-sandbox", ...words]
       const program = `${script}
@@ -527,13 +527,13 @@ printf '%s\\n' "\${COMPREPLY[@]}"`
   it.each([
     ["zsh", "'*--secret[", "'(--secret)"],
     ["fish", "-n '__fish_seen_subcommand_from run' -l secret", "contains_opt secret"]
-  ] as const)("%s completes a flag again that may be repeated", async (shell, again, once) => {
+  ] as const)("%s offers a repeatable flag again", async (shell, again, once) => {
     const { stdout } = await completions(shell)
     assert.include(stdout, again)
     assert.notInclude(stdout, once)
   })
 
-  it("leaves without a word when nobody reads, as SIGPIPE would", async () => {
+  it("exits silently when its reader is gone, as by SIGPIPE", async () => {
     const cli = startCli(["completions", "bash"])
     cli.child.stdout?.destroy()
     const done = await cli.finished
@@ -550,7 +550,7 @@ printf '%s\\n' "\${COMPREPLY[@]}"`
     }
   )
 
-  it("--json says it as JSON, too", async () => {
+  it("--json reports it as JSON too", async () => {
     const file = scratchFile("occupied-json", "")
     const done = await runCli(["run", "--json", "true"], { env: { EXEC_SANDBOX_CACHE_DIR: join(file, "cache") } })
     assert.strictEqual(done.code, 125)
