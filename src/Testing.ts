@@ -72,7 +72,12 @@ export const gives = (json: NonNullable<Evidence["result"]>["json"], repr: strin
 /** Ends with this exit code, 0 to 255. @since 0.1.0 @category replies */
 export const exits = (exitCode: number, ending: Ending = {}): Reply => ends({ ...ending, exitCode })
 
-/** Ends with an uncaught exception of this type; `errno`, `path` and `module` decide which error channel it becomes. @since 0.1.0 @category replies */
+/**
+ * Ends with an uncaught exception of this type; `errno`, `path` and `module` decide which error channel it becomes.
+ *
+ * @since 0.1.0
+ * @category replies
+ */
 export const raises = (
   type: string,
   details: Partial<NonNullable<Evidence["exception"]>> = {},
@@ -105,17 +110,32 @@ export const serves = (port: number, server: Server | HttpHandler, ending: Endin
 /** Ends by this signal, such as `SIGSEGV`; the interpreter is reset. @since 0.1.0 @category replies */
 export const killedBy = (signal: string): Reply => ends({ signal, state: "reset" })
 
-/** Ends because a limit was reached; `allowed` and `observed` have the unit of `LimitExceeded`: ms, bytes or a count. @since 0.1.0 @category replies */
+/**
+ * Ends because a limit was reached; `allowed` and `observed` have the unit of `LimitExceeded`: ms, bytes or a count.
+ *
+ * @since 0.1.0
+ * @category replies
+ */
 export const exceeds = (
   limit: Evidence["limits"][number]["limit"],
   allowed: number | null = null,
   observed: number | null = null
 ): Reply => ends({ exitCode: 1, state: limit === "memory" ? "reset" : "kept", limits: [{ limit, allowed, observed }] })
 
-/** Never ends by itself: only a time limit, a signal or the caller's interruption ends it. @since 0.1.0 @category replies */
+/**
+ * Never ends by itself: only a time limit, a signal or the caller's interruption ends it.
+ *
+ * @since 0.1.0
+ * @category replies
+ */
 export const hangs: Effect.Effect<never> = Effect.never
 
-/** The VM dies during the task: `killed` by a signal from outside, or `exited` by itself. @since 0.1.0 @category replies */
+/**
+ * The VM dies during the task: `killed` by a signal from outside, or `exited` by itself.
+ *
+ * @since 0.1.0
+ * @category replies
+ */
 export const dies = (by: "killed" | "exited" = "exited", problem = "the guest died"): Reply => ({
   _tag: "Dies",
   by,
@@ -128,7 +148,13 @@ export const stalls: Reply = { _tag: "Stalls" }
 /** The guest breaks the protocol. @since 0.1.0 @category replies */
 export const violates: Reply = { _tag: "Violates" }
 
-/** The agent refuses the task: `invalid` is the caller's mistake, `unsupported` a missing feature, `failed` the agent's fault. @since 0.1.0 @category replies */
+/**
+ * The agent refuses the task: `invalid` is the caller's mistake, `unsupported` a missing feature, `failed` the agent's
+ * fault.
+ *
+ * @since 0.1.0
+ * @category replies
+ */
 export const refuses = (code: "invalid" | "unsupported" | "failed", problem: string): Reply => ({
   _tag: "Refuses",
   code,
