@@ -58,7 +58,7 @@ export interface Serving {
   /** Completed with the signal that ends the task. */
   readonly killed: Deferred.Deferred<string>
   /** Whether the task handles a signal, and goes on. */
-  heeds: (signal: string) => boolean
+  handles: (signal: string) => boolean
   /** The present size of its terminal. */
   terminal: Size | null
   credit: number
@@ -82,7 +82,7 @@ export const serving = (id: number, open: Serving["open"], request: unknown): Se
     early,
     feed: (bytes) => void early.push(bytes),
     killed: Deferred.makeUnsafe(),
-    heeds: (signal) => harmless.has(signal),
+    handles: (signal) => harmless.has(signal),
     terminal: open.pty ?? null,
     credit: initialCredit,
     written: 0,
@@ -124,9 +124,9 @@ export interface FakeStreams {
 
 /** Sends a signal, which ends the task unless it handles it; gives whether it did. */
 export const signal = (it: Serving, name: string): boolean => {
-  const heeded = it.heeds(name)
-  if (!heeded) Deferred.doneUnsafe(it.killed, Effect.succeed(name))
-  return heeded
+  const handled = it.handles(name)
+  if (!handled) Deferred.doneUnsafe(it.killed, Effect.succeed(name))
+  return handled
 }
 
 /** `fork` runs effects as long as the machine lives. */

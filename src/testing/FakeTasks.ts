@@ -119,8 +119,8 @@ export const make = (around: Around): FakeTasks => {
     user: it.open.user === "root" ? "root" : "user",
     terminal: () => it.terminal,
     trap: (handler) => {
-      const { heeds } = it
-      it.heeds = (signal) => (signal !== "SIGKILL" && handler(signal)) || heeds(signal)
+      const { handles } = it
+      it.handles = (signal) => (signal !== "SIGKILL" && handler(signal)) || handles(signal)
     },
     stdin,
     stdinText: Stream.mkString(Stream.decodeText(stdin)),

@@ -24,7 +24,7 @@ const answer: Testing.HttpHandler = (request) => {
 }
 
 /** The error while no server listens there. */
-const nobody = (session: Session) => Effect.flip(session.ports.waitFor(8080, 0))
+const noServer = (session: Session) => Effect.flip(session.ports.waitFor(8080, 0))
 
 describe("servers of the test kit", () => {
   it.effect(
@@ -46,13 +46,13 @@ describe("servers of the test kit", () => {
         const [fork = it] = (yield* it.fork(1)).map(Result.getOrThrow)
         assert.deepStrictEqual(yield* ask(fork, "/"), [200, "/"])
         yield* Effect.flip(it.exec(python("die")))
-        assert.strictEqual((yield* nobody(it)).reason._tag, "NotListening")
+        assert.strictEqual((yield* noServer(it)).reason._tag, "NotListening")
         assert.deepStrictEqual(yield* ask(fork, "/"), [200, "/"])
         const process = yield* it.spawn(["serve"])
         yield* it.ports.waitFor(8080, 0)
         yield* process.signal("SIGTERM")
         yield* process.exit
-        assert.strictEqual((yield* nobody(it)).reason._tag, "NotListening")
+        assert.strictEqual((yield* noServer(it)).reason._tag, "NotListening")
       }).pipe(
         kit({
           script: ({ argv, code, ports }) => {

@@ -91,7 +91,7 @@ describe("tasks of the test kit", () => {
           )
           for (const [code, ...expected] of [
             ["deaf", 130, null, "kept", "time-limit", "SIGINT", 0],
-            ["heeds", 7, null, "kept", "time-limit", "SIGINT", 0],
+            ["handles", 7, null, "kept", "time-limit", "SIGINT", 0],
             ["stubborn", 137, "SIGKILL", "reset", "time-limit", "SIGINT", 0]
           ] as const) {
             const count = (yield* it.exec(python("count"))).result?.json
@@ -102,7 +102,7 @@ describe("tasks of the test kit", () => {
           const closed = (code: string, options: SpawnOptions = {}) => Effect.scoped(it.spawn(code, options))
           for (const [code, ...expected] of [
             ["deaf", 143, "SIGTERM", "kept", "failed", "SIGTERM", 0],
-            ["heeds", 7, null, "kept", "failed", "SIGTERM SIGHUP", 0],
+            ["handles", 7, null, "kept", "failed", "SIGTERM SIGHUP", 0],
             ["stubborn", 137, "SIGKILL", "kept", "failed", "SIGTERM SIGHUP", 0]
           ] as const) {
             const options = code === "deaf" ? {} : { pty: { cols: 80, rows: 24 } }
