@@ -1,4 +1,4 @@
-/** Earlier runs: one JSON value a line, with what they were taken on. */
+/** Earlier runs: one JSON value per line, with the conditions of the run. */
 import * as Schema from "effect/Schema"
 import { execFileSync } from "node:child_process"
 import * as fs from "node:fs"
@@ -11,7 +11,7 @@ const Text = Schema.NullOr(Schema.String)
 export const Run = Schema.Struct({
   conditions: Schema.Struct({
     at: Schema.String,
-    /** Of the checkout, with `+` when it had changes; `null` in an installed package. */
+    /** The commit of the checkout, with `+` when it had changes; `null` in an installed package. */
     commit: Text,
     version: Schema.String,
     short: Schema.Boolean,
@@ -20,7 +20,7 @@ export const Run = Schema.Struct({
     cpu: Text,
     cores: Schema.Finite,
     memoryMiB: Schema.Finite,
-    /** Load average of one minute before the run, and after it: what else the host did. */
+    /** Load average of one minute before the run and after it, which shows what else the host did. */
     load: Schema.Tuple([Schema.Finite, Schema.Finite]),
     kernel: Schema.String,
     node: Schema.String,
@@ -41,7 +41,7 @@ export type Run = typeof Run.Type
 
 const decode = Schema.decodeUnknownOption(Schema.fromJsonString(Run))
 
-/** The runs in a history file, oldest first; lines that are none are passed over. */
+/** The runs in a history file, oldest first; lines that are not runs are skipped. */
 export const read = (file: string): ReadonlyArray<Run> => {
   const text = fs.existsSync(file) ? fs.readFileSync(file, "utf8") : ""
   return text.split("\n").flatMap((line) => {
@@ -50,13 +50,13 @@ export const read = (file: string): ReadonlyArray<Run> => {
   })
 }
 
-/** Adds a run. */
+/** Appends a run. */
 export const append = (file: string, run: Run): void => {
   fs.mkdirSync(path.dirname(file), { recursive: true })
   fs.appendFileSync(file, `${JSON.stringify(run)}\n`)
 }
 
-/** The run that `which` names: a file as `--results` writes it, `last` like this one, or the last of a commit. */
+/** Finds a run: `which` is a file from `--results`, a commit, or `last` for the last run in conditions `like` these. */
 export const find = (which: string, history: ReadonlyArray<Run>, like: Run["conditions"]): Run | undefined => {
   if (fs.existsSync(which)) {
     const run = decode(fs.readFileSync(which, "utf8"))
@@ -83,7 +83,7 @@ export const commit = (directory: string): string | null => {
   }
 }
 
-/** What a run is taken on, as far as the operating system knows. */
+/** The conditions of a run that the operating system knows. */
 export const hostConditions = () => ({
   host: os.hostname(),
   cpu: os.cpus()[0]?.model ?? null,

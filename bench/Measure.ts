@@ -1,11 +1,11 @@
 /**
- * Measurements: samples of one thing, and the table they are printed in.
+ * Measurements, and the table that prints them.
  *
- * A suite is a file that exports `measure(times)`, an effect that gives measurements; `main.ts` calls it.
+ * A suite is a file that exports `measure(times)`, an effect that gives measurements; `main.ts` runs it.
  */
 import * as Effect from "effect/Effect"
 
-/** Samples of one thing, in ms unless `unit` says something else; `floor` names the measurement it is compared with. */
+/** Samples of one quantity, in ms unless `unit` says otherwise; `floor` names the measurement that it is compared with. */
 export interface Measurement {
   readonly suite: string
   readonly name: string
@@ -19,7 +19,7 @@ export const quantile = (samples: ReadonlyArray<number>, q: number): number => {
   return sorted[Math.max(0, Math.min(sorted.length - 1, Math.ceil(q * sorted.length) - 1))] ?? Number.NaN
 }
 
-/** Runs an effect several times, one after another, and keeps how long each took, in ms. */
+/** Runs an effect `times` times, one after another, and gives how long each run took, in ms. */
 export const repeat = <A, E, R>(times: number, effect: Effect.Effect<A, E, R>) =>
   Effect.gen(function* () {
     const samples: Array<number> = []
@@ -31,11 +31,11 @@ export const repeat = <A, E, R>(times: number, effect: Effect.Effect<A, E, R>) =
     return samples
   })
 
-/** A number as short as it can be read. */
+/** A number with few digits. */
 export const short = (value: number): string =>
   Math.abs(value) < 100 && !Number.isInteger(value) ? value.toFixed(2) : value.toFixed(0)
 
-/** Lines up rows of cells in columns; those that `right` says end at the same place. */
+/** Aligns rows of cells in columns; `right` says which columns are aligned to the right. */
 export const columns = (rows: ReadonlyArray<ReadonlyArray<string>>, right: (column: number) => boolean): string => {
   const widths = rows[0]?.map((_, column) => Math.max(...rows.map((row) => (row[column] ?? "").length))) ?? []
   return rows

@@ -1,4 +1,4 @@
-// Adds the benchmarks to the built package, as dist/bench: there the library lies beside them, and not in ../src.
+// Adds the benchmarks to the built package as dist/bench. There the library is in .., not in ../src.
 import { execFileSync } from "node:child_process"
 import { copyFileSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { join } from "node:path"

@@ -1,4 +1,4 @@
-/** The CLI as a whole process: `run` with a template present, and the bare start of Node beside it. */
+/** The CLI as a whole process: `run` with an existing template, compared with the bare start of Node. */
 import * as Effect from "effect/Effect"
 import { execFile } from "node:child_process"
 import { existsSync } from "node:fs"

@@ -1,19 +1,19 @@
 /**
- * Two runs side by side: how the medians differ, and how much of that may be noise.
+ * Compares two runs: how the medians differ, and how much of that may be noise.
  *
- * Machines drift by half and samples are few and skewed, so no shape is assumed: the interval of the ratio of medians is a
- * bootstrap's, and whether the samples differ at all is the rank-sum test of Mann and Whitney.
+ * Machines drift by half, and samples are few and skewed, so no distribution is assumed: a bootstrap gives the interval of the ratio
+ * of medians, and the rank-sum test of Mann and Whitney says whether the samples differ at all.
  */
 import { columns, type Measurement, quantile, short } from "./Measure.ts"
 
-/** Resamples of the bootstrap. */
+/** How many resamples the bootstrap takes. */
 const rounds = 2000
-/** A difference is told as one when chance alone makes as great a one this rarely. */
+/** The significance level of the rank-sum test. */
 const level = 0.01
-/** With fewer samples on a side nothing is said. */
+/** With fewer samples in one of the runs there is no verdict. */
 const fewest = 5
 
-/** A small generator with a fixed start (mulberry32): the same samples always give the same interval. */
+/** A small random generator with a fixed seed (mulberry32), so that the same samples always give the same interval. */
 const generator = (): (() => number) => {
   let state = 0x9e3779b9
   return () => {
@@ -52,7 +52,7 @@ const tail = (z: number): number => {
   return 0.5 * polynomial * Math.exp(-x * x)
 }
 
-/** How often chance alone would part two samples of one thing as far as these (two-sided, ties corrected). */
+/** The p-value of the rank-sum test (two-sided, corrected for ties). */
 export const rankSum = (a: ReadonlyArray<number>, b: ReadonlyArray<number>): number => {
   const all = [...a.map((value) => ({ value, first: true })), ...b.map((value) => ({ value, first: false }))]
   all.sort((x, y) => x.value - y.value)
@@ -75,7 +75,7 @@ export const rankSum = (a: ReadonlyArray<number>, b: ReadonlyArray<number>): num
   return Math.min(1, 2 * tail(z))
 }
 
-/** One measurement in both runs. `verdict` says what may be said of it. */
+/** One measurement in both runs: the medians, their ratio with its 95 % interval, and the verdict. */
 export interface Difference {
   readonly measurement: Measurement
   readonly before: number
@@ -86,7 +86,7 @@ export interface Difference {
   readonly verdict: "more" | "less" | "no difference seen" | "too few samples"
 }
 
-/** What two runs have in common, compared. */
+/** Compares the measurements that both runs have. */
 export const compare = (
   before: ReadonlyArray<Measurement>,
   after: ReadonlyArray<Measurement>

@@ -1,4 +1,4 @@
-/** Connections from inside a session to a server on this host: until connected, bytes both ways, and many at a time. */
+/** Connections from a session to a server on this host: the time to connect, bytes both ways, and many at once. */
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import * as net from "node:net"
@@ -7,7 +7,7 @@ import { Sandbox } from "../src/Sandbox.ts"
 
 const mebibytes = 16
 
-/** A server that gives as many bytes as it is asked for in 8 bytes, once the client has sent as many as it said in 8 more. */
+/** A server: the client sends two 8-byte counts, then bytes up to the second count, and gets bytes up to the first. */
 const server = Effect.acquireRelease(
   Effect.callback<{ readonly port: number; readonly server: net.Server }>((resume) => {
     const chunk = Buffer.alloc(64 * 1024, "x")

@@ -1,4 +1,4 @@
-/** A warm execution in a session, per language. */
+/** A warm execution in a session, in each language. */
 import * as Effect from "effect/Effect"
 import { Sandbox } from "../src/Sandbox.ts"
 import { type Measurement, repeat } from "./Measure.ts"

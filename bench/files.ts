@@ -1,4 +1,4 @@
-/** Files in and out of a session: 64 MiB, and the round trip of a small question. */
+/** Files into and out of a session: 64 MiB, and the round trip of a small request. */
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import { randomBytes } from "node:crypto"

@@ -1,11 +1,11 @@
 /**
- * The floor: restores a template with raw QMP and runs one piece of code in it, with nothing of the library. What the
- * library adds is measured against this, in the same run.
+ * The floor: restores a template with raw QMP and runs one piece of code in it, without the library. The same run measures the
+ * library too, and compares.
  *
  * Called as `node floor.mjs JSON` with { command, template, root, scratch, ramFlags, language, code, times, parallel?,
  * rehearsal? }; prints the milliseconds of every round, as a JSON array. A round lasts from the start of QEMU to the END of the
- * execution; with `rehearsal`, lines as [language, code], the clone runs these first and is paused, as a pool's are, and the
- * round lasts from there. With `parallel` so many rounds run at once, and the last number is what all of them together took.
+ * execution. With `rehearsal`, lines as [language, code], the clone runs these first and is paused, as in a pool, and the round
+ * starts there. With `parallel`, that number of rounds run at once, and the last number is the time of all of them together.
  */
 import { spawn } from "node:child_process"
 import { randomBytes } from "node:crypto"
@@ -24,7 +24,7 @@ const frame = (kind, stream, flags, payload) => {
 }
 const json = (value) => Buffer.from(JSON.stringify(value))
 
-/** A restored clone that stands still: `monitor` sends commands, `hello` and `run` speak to its agent. */
+/** Restores a clone that is still paused: `monitor` sends commands to QEMU, `hello` and `run` talk to the agent. */
 const restore = async (copy) => {
   fs.copyFileSync(`${plan.template}/overlay.qcow2`, copy)
   const overlay = fs.openSync(copy, "r+")
@@ -43,7 +43,7 @@ const restore = async (copy) => {
   const channel = qemu.stdio[3]
   qemu.stdio[4].resume()
 
-  /** Whoever waits for the clone; it is woken by whatever it says and by its death. */
+  /** Wakes the code that waits for the clone, on every message and on its death. */
   let wake
   let problem
   const until = async (ready) => {

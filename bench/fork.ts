@@ -1,9 +1,9 @@
 /**
- * Copies of a live session: the gap that its user sees, what a copy takes, and how quickly a child is ready.
+ * Copies of a live session: how long it pauses, what a copy takes, and how soon a child is ready.
  *
- * The gap is that of somebody who runs one line after another and is forked meanwhile: the longest a line took, beside the
- * longest in the same time without a fork. A child is a session from a stored snapshot to its first result, beside a session
- * from the template.
+ * The pause is measured by running one line after another during a fork: the longest line, compared with the longest in the same
+ * time without a fork. A child is a session from a stored snapshot until its first result, compared with a session from the
+ * template.
  */
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
@@ -14,13 +14,13 @@ import { Snapshots } from "../src/Snapshot.ts"
 import { type Measurement, repeat } from "./Measure.ts"
 
 const line = { language: "python", code: "print(1)" } as const
-/** What makes a session that has done something: some MiB of values, and a file. */
+/** Gives a session some MiB of values, and a file. */
 const work = {
   language: "python",
   code: "data = [str(n) for n in range(200000)]; open('data', 'w').write('\\n'.join(data))"
 } as const
 
-/** The longest of the lines that were run one after another while the effect ran, in ms. */
+/** Runs one line after another while the effect runs, and gives the longest time of a line, in ms. */
 const longestDuring = <A, E, R>(session: Session, effect: Effect.Effect<A, E, R>) =>
   Effect.gen(function* () {
     const fiber = yield* Effect.forkChild(effect, { startImmediately: true })

@@ -1,9 +1,9 @@
 /**
- * `npm run bench`, `exec-sandbox bench`: measures on this host and prints p50, p95 and p99 beside the floor.
+ * `npm run bench`, `exec-sandbox bench`: measures this host and prints p50, p95 and p99, compared with the floor.
  *
- * `--short` takes few samples, and leaves out packages unless they are named; `--only SUITE,…` runs some of the suites;
- * `--results FILE` writes all samples with what they were taken on; `--svg FILE` draws them; `--compare last|COMMIT|FILE` sets
- * them against an earlier run. Every run is added to a history, `--history FILE` or `bench.jsonl` in the cache directory.
+ * `--short` takes few samples, and skips packages unless named; `--only SUITE,…` runs some of the suites; `--results FILE` writes
+ * all samples with the conditions of the run; `--svg FILE` draws them; `--compare last|COMMIT|FILE` compares with an earlier run.
+ * Every run is appended to a history, `--history FILE` or `bench.jsonl` in the cache directory.
  */
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import * as Effect from "effect/Effect"
@@ -63,7 +63,7 @@ const parse = () => {
 const { values } = parse()
 const many = (short: number, long: number): number => (values.short ? short : long)
 
-/** In the order in which they run. */
+/** All suites, in the order in which they run. */
 const suites = {
   template: template.measure(many(1, 3)),
   start: start.measure(many(4, 40)),
@@ -84,11 +84,11 @@ const suites = {
   memory: memory.measure(many(4, 12)),
   cli: cli.measure(many(4, 20))
 }
-/** What takes longer than a quick look may, and is run when it is named. */
+/** Suites that are too slow for `--short`, and run only when named. */
 const left = values.short ? ["packages"] : []
 const wanted = values.only?.split(",") ?? Object.keys(suites).filter((name) => !left.includes(name))
 const unknown = wanted.find((name) => !(name in suites))
-if (unknown !== undefined) wrong(`there is no suite ${unknown}; there are ${Object.keys(suites).join(", ")}`)
+if (unknown !== undefined) wrong(`unknown suite ${unknown}; available: ${Object.keys(suites).join(", ")}`)
 const load = (): number => os.loadavg()[0] ?? 0
 
 const main = Effect.gen(function* () {

@@ -1,4 +1,4 @@
-/** What a clone that nobody uses takes of the host's memory: its share of what is shared (PSS), and what is its own. */
+/** The host memory of an idle clone: with its part of shared pages (PSS), and its private pages. */
 import * as Effect from "effect/Effect"
 import * as fs from "node:fs"
 import { Sandbox } from "../src/Sandbox.ts"
@@ -6,7 +6,7 @@ import type { Measurement } from "./Measure.ts"
 
 const suite = "memory"
 
-/** The QEMUs that this process has started, and still lets live. */
+/** The living QEMU processes that this process started. */
 const qemus = (): ReadonlyArray<string> =>
   fs.readdirSync("/proc").filter((name) => {
     if (!/^\d+$/.test(name)) return false
@@ -18,7 +18,7 @@ const qemus = (): ReadonlyArray<string> =>
     }
   })
 
-/** MiB of a process, by the kernel's own sums. */
+/** The memory of a process in MiB, as the kernel counts it. */
 const memoryOf = (pid: string) => {
   const rollup = fs.readFileSync(`/proc/${pid}/smaps_rollup`, "utf8")
   const field = (name: string): number =>
@@ -26,7 +26,7 @@ const memoryOf = (pid: string) => {
   return { pss: field("Pss"), own: field("Private_Clean") + field("Private_Dirty") }
 }
 
-/** `clones` live at once; a host whose kernel has no such sums gives nothing. */
+/** Measures with `clones` VMs at once; gives nothing on a host whose kernel does not count PSS. */
 export const measure = (clones: number) =>
   Effect.gen(function* () {
     if (!fs.existsSync("/proc/self/smaps_rollup")) return []

@@ -1,4 +1,4 @@
-/** Output of code and of programs on its way to the host: 50 MB of it, and this process's memory while 300 MB pass. */
+/** Output of code and programs to the host: the time for 50 MB, and this process's memory during 300 MB. */
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
 import type { Session } from "../src/Session.ts"
@@ -6,10 +6,10 @@ import { Sandbox } from "../src/Sandbox.ts"
 import { type Measurement, repeat } from "./Measure.ts"
 
 const megabytes = 50
-/** However long it takes. */
+/** A time limit that no measurement reaches. */
 const limits = { timeMs: 600_000 }
 
-/** Code that writes so many megabytes (10^6 bytes). */
+/** Code that writes this many megabytes (10^6 bytes). */
 const writes = {
   python: (count: number) => `import sys\nfor _ in range(${count}): sys.stdout.buffer.write(bytes(10 ** 6))`,
   javascript: (count: number) =>
@@ -17,13 +17,13 @@ const writes = {
   bash: (count: number) => `head -c ${count}000000 /dev/zero`
 }
 
-/** The most memory that this process has held beyond what it held before, in MiB, looked at with every piece of output. */
+/** The most memory that this process used in addition to what it used before, in MiB; checked at every piece of output. */
 export const growth = Effect.fnUntraced(function* (session: Session, count: number) {
   const read = (megabytes: number, look: () => void) =>
     session
       .stream({ language: "bash", code: writes.bash(megabytes), limits })
       .pipe(Stream.runForEach((event) => Effect.sync(() => event._tag === "Stdout" && look())))
-  // What is allocated once, and what the collector lets stand.
+  // A first run, so that one-time allocations do not count.
   yield* read(count, () => {})
   const before = process.memoryUsage.rss()
   let most = before

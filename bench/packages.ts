@@ -1,6 +1,6 @@
 /**
- * A session with a package: made for the first time, and every time after that beside one without packages. The package is
- * pandas, or for a short run, which has no minutes for that, a small one of pure Python.
+ * A session with a package: the first time, which makes its template, and later times, compared with a session without packages.
+ * The package is pandas, or in a short run, because pandas takes minutes, a small one in pure Python.
  */
 import * as Effect from "effect/Effect"
 import type { Packages } from "../src/Packages.ts"
@@ -31,7 +31,7 @@ export const measure = (times: number, short: boolean) =>
     const withPackage = sandbox.run({ language: "python", code: "print(1)" }, { packages })
     const usable = entry.packages?.imported.includes(name) === true
     yield* Effect.all([plain, usable ? using : withPackage])
-    // Taken in turns, so that what else the host does meets all of them.
+    // In turns, so that other load on the host affects all of them.
     const samples: { readonly plain: Array<number>; readonly start: Array<number>; readonly use: Array<number> } = {
       plain: [],
       start: [],

@@ -1,13 +1,13 @@
 /**
- * Parked sessions: what it takes to park one, and from a call on a parked session to its result, beside a session from the
- * template to its first result.
+ * Parked sessions: the time to park one, and the time from a call on a parked session to its result, compared with a session from
+ * the template to its first result.
  */
 import * as Effect from "effect/Effect"
 import { Sandbox } from "../src/Sandbox.ts"
 import { type Measurement, repeat } from "./Measure.ts"
 
 const line = { language: "python", code: "print(1)" } as const
-/** Some MiB of values, which are written and read again. */
+/** Gives a session some MiB of values, which parking writes and waking reads. */
 const work = { language: "python", code: "data = [str(n) for n in range(200000)]" } as const
 
 export const measure = (times: number) =>

@@ -11,7 +11,7 @@ const escape = (text: string): string => text.replaceAll("&", "&amp;").replaceAl
 
 const fixed = (value: number): string => value.toFixed(1)
 
-/** One panel of measurements that share a unit. */
+/** Draws a panel of measurements that have the same unit. */
 const panel = (unit: string, measurements: ReadonlyArray<Measurement>, y: number): { svg: string; height: number } => {
   const values = measurements.flatMap((it) => it.samples).filter((value) => value > 0)
   const low = Math.floor(Math.log10(Math.min(...values)))
@@ -50,7 +50,7 @@ svg { background: #fff; font: 12px system-ui, sans-serif }
 .g { stroke: #e4e4e4 } .w { stroke-width: 1.5 } .d { stroke-width: 2.5 } .p { fill: #000; fill-opacity: .25 }
 .b { fill-opacity: .35 } .o { stroke: #1f6feb } rect.o { fill: #1f6feb; stroke: none } .f { stroke: #999 } rect.f { fill: #999; stroke: none }`
 
-/** The picture; `title` says what it was taken on. Floors are grey. */
+/** Draws the picture; `title` has the conditions of the run. Floors are grey. */
 export const picture = (title: string, measurements: ReadonlyArray<Measurement>): string => {
   const drawn = measurements.filter((it) => it.samples.some((value) => value > 0))
   let y = 30

@@ -1,6 +1,6 @@
 /**
- * A run from a full pool, in some languages: against a run that restores, and against the floor, the same steps in such a clone
- * with nothing of the library; and what an idle clone costs.
+ * A run from a full pool, in some languages, compared with a run that restores, and with the floor: the same steps in a pooled clone
+ * without the library. Also the cost of an idle clone.
  */
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -22,15 +22,15 @@ const firsts: ReadonlyArray<readonly [Language, string]> = [
   ["bash", "echo 1"]
 ]
 
-/** Clones that are ready in the pool. */
+/** How many clones are ready in the pool. */
 const size = 2
 const full = Pool.use((pool) => pool.stats).pipe(
   Effect.repeat({ until: ([it]) => it?.ready === size, schedule: Schedule.spaced("20 millis") })
 )
 
-/** A sandbox whose pool this suite can look into. */
+/** A sandbox whose pool this suite can inspect. */
 const pooled = (options: { readonly size: number }) =>
-  // Fresh: a layer is shared by reference, whatever its settings.
+  // Fresh, because layers are shared by reference, whatever their settings.
   Layer.fresh(Sandbox.layerOver).pipe(
     Layer.provide(Snapshots.layerUnsupported),
     Layer.provideMerge(Layer.fresh(Pool.layer)),
@@ -38,7 +38,7 @@ const pooled = (options: { readonly size: number }) =>
     Layer.provide(Layer.succeed(Settings, options))
   )
 
-/** CPU ticks (10 ms) of this process's QEMUs so far, and their number. */
+/** The QEMU processes of this process: their number, CPU ticks (10 ms each) so far, and private memory in MiB. */
 const idle = (): { readonly ticks: number; readonly qemus: number; readonly privateMiB: number } => {
   let ticks = 0
   let qemus = 0
@@ -54,13 +54,13 @@ const idle = (): { readonly ticks: number; readonly qemus: number; readonly priv
       const rss = /^RssAnon:\s*(\d+)/m.exec(fs.readFileSync(`/proc/${name}/status`, "utf8"))
       privateMiB += Number(rss?.[1] ?? 0) / 1024
     } catch {
-      // It ended in this moment.
+      // The process has just ended.
     }
   }
   return { ticks, qemus, privateMiB }
 }
 
-/** Rounds alternate, so that a drift of the machine meets both. The pool is full, and nothing else runs, before each claim. */
+/** Rounds alternate, so that drift of the machine affects all. Before each claim the pool is full and nothing else runs. */
 export const measure = (
   times: number,
   options: { readonly idleSeconds: number; readonly languages: ReadonlyArray<Language> }
@@ -88,7 +88,7 @@ export const measure = (
             return result
           })
         )
-        // A claim that missed says so, and is no sample of a claim.
+        // A claim that missed the pool is logged, and does not count.
         if (receipt.startPath.kind !== "pool") {
           claimed.pop()
           yield* Effect.logWarning("a claim missed the pool", receipt.startPath.missed)

@@ -1,4 +1,4 @@
-/** Ports: a connection and its first answer, bytes each way through a forwarded port, and many connections at once. */
+/** Forwarded ports: a connection and its first answer, bytes each way, and many connections at once. */
 import * as Effect from "effect/Effect"
 import * as net from "node:net"
 import { Sandbox } from "../src/Sandbox.ts"
@@ -6,7 +6,7 @@ import { type Measurement, repeat } from "./Measure.ts"
 
 const mebibytes = 32
 
-/** One server for all: the client's first byte says what it wants. */
+/** One server for all measurements: the client's first byte chooses one. */
 const server = `
 import asyncio
 block = bytes(1024 * 1024)
@@ -28,7 +28,7 @@ async def main():
 asyncio.run(main())
 `
 
-/** Connects, sends, and reads all that comes. */
+/** Connects, sends bytes, and reads until the end. */
 const ask = (port: number, bytes: Uint8Array): Effect.Effect<void> =>
   Effect.callback((resume) => {
     const socket = net.connect({ port, host: "127.0.0.1", allowHalfOpen: true, noDelay: true })
@@ -38,7 +38,7 @@ const ask = (port: number, bytes: Uint8Array): Effect.Effect<void> =>
     socket.end(bytes)
   })
 
-/** Until the server's first byte, which it sends unasked; the connect itself is over before the guest has heard of it. */
+/** A connection is measured until it closes, because the host accepts it before the guest has seen it. */
 export const measure = (times: number) =>
   Effect.gen(function* () {
     const session = yield* Sandbox.use((sandbox) => sandbox.session())

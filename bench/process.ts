@@ -1,4 +1,4 @@
-/** A program started in a session, and a key pressed on its terminal. */
+/** The start of a program in a session, and a key press on its terminal. */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"

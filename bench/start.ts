@@ -1,4 +1,4 @@
-/** How a VM is obtained: boot and seal of a template, restore to the first result in each language against the floor. */
+/** A run in a fresh clone, from the restore to the first result, in each language, compared with the floor. */
 import * as Effect from "effect/Effect"
 import { execFile } from "node:child_process"
 import * as path from "node:path"
@@ -20,8 +20,8 @@ const firsts: ReadonlyArray<readonly [Language, string]> = [
 ]
 
 /**
- * The floor's samples, ms; with `parallel` so many at once, and then what all of them together took; with `rehearsal` those of
- * a clone that has run these lines before and was paused.
+ * Samples of the floor, in ms. With `parallel`, that many rounds run at once, and the last sample is the time of all of them
+ * together. With `rehearsal`, the clone has run these lines before and was paused.
  */
 export const floor = Effect.fn("floor")(function* (
   language: Language,
@@ -61,7 +61,7 @@ export const floor = Effect.fn("floor")(function* (
   return JSON.parse(stdout) as ReadonlyArray<number>
 })
 
-/** Each language's floor and library rounds alternate in small batches, so that a drift of the machine meets both. */
+/** Rounds of floor and library alternate in small batches, so that drift of the machine affects both. */
 export const measure = (times: number) =>
   Effect.gen(function* () {
     const sandbox = yield* Sandbox

@@ -1,10 +1,10 @@
-/** The making of a template: boot to warm interpreters, seal, and the whole build, in an empty template store. */
+/** The build of a template: boot to warm interpreters, seal, and the whole build, in an empty template store. */
 import * as Effect from "effect/Effect"
 import * as Tracer from "effect/Tracer"
 import { Template } from "../src/Template.ts"
 import type { Measurement } from "./Measure.ts"
 
-/** Milliseconds that spans of these names took while the effect ran. */
+/** Runs an effect and gives the durations of its spans, by name, in ms. */
 const timed = <A, E, R>(effect: Effect.Effect<A, E, R>) => {
   const took = new Map<string, Array<number>>()
   const tracer = Tracer.make({

@@ -1,6 +1,6 @@
 /**
- * Runs at once: how many a second, how long each of them waits, and how many fail; beside the floor, as many bare restores at
- * once on the same cores.
+ * Many runs at once: how many per second, how long each takes, and how many fail, compared with the floor: the same number of bare
+ * restores at once on the same cores.
  */
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -10,7 +10,7 @@ import { floor } from "./start.ts"
 
 const suite = "throughput"
 
-/** `atOnce`: how many run at the same time, for each row; `each` says how many runs every row has for one at once. */
+/** `atOnce`: how many runs there are at the same time, a number per row. A row has `each` runs for every one of these. */
 export const measure = (atOnce: ReadonlyArray<number>, each: number) =>
   Effect.gen(function* () {
     const sandbox = yield* Sandbox

@@ -1,8 +1,8 @@
 /**
  * The receipt: what happened in one execution and why it stopped, as data.
  *
- * Every execution leaves one, whether it succeeded or failed, and every error of a task carries it. Nothing in a receipt
- * is guessed: what is not known is `null`, never 0.
+ * Every execution has one, whether it succeeded or failed, and every error of a task carries it. Nothing in a receipt is
+ * guessed: a value that is not known is `null`, never 0.
  *
  * @since 0.1.0
  */
@@ -10,7 +10,7 @@ import * as Schema from "effect/Schema"
 import { Counts } from "./Changes.ts"
 
 /**
- * Why an execution stopped. The set is closed: an agent can switch over it.
+ * Why an execution stopped. The set is closed: a program can switch over it.
  *
  * @since 0.1.0
  * @category models
@@ -29,32 +29,26 @@ export const StopReason = Schema.Literals([
   "cancelled",
   "sandbox-failure"
 ])
-/**
- * @since 0.1.0
- * @category models
- */
+/** See the schema of the same name. @since 0.1.0 @category models */
 export type StopReason = typeof StopReason.Type
 
 /**
- * What became of the interpreter's state: `kept` (variables and cwd are as the execution left them), `reset` (the
- * interpreter was restarted, its state is gone, files are kept) or `closed` (the VM is gone).
+ * What happened to the interpreter's state: `kept` (variables and cwd are as the execution left them), `reset` (the
+ * interpreter was restarted: its state is lost, files are kept) or `closed` (the VM is gone).
  *
  * @since 0.1.0
  * @category models
  */
 export const State = Schema.Literals(["kept", "reset", "closed"])
-/**
- * @since 0.1.0
- * @category models
- */
+/** See the schema of the same name. @since 0.1.0 @category models */
 export type State = typeof State.Type
 
 /**
- * How the VM was obtained, and for each faster path that was missed, why.
+ * How the VM was obtained, and why each faster path was missed.
  *
- * `kind`: `pool` (a ready clone), `restore` (a clone made from the template now), `boot` (the template had to be built
- * first) or `snapshot` (a session was started from a snapshot or forked; `from` is then the id of the snapshot or of the
- * forked session). `missed`: one entry for each faster path, for example `{ kind: "restore", reason: "no template for this key" }`.
+ * `kind`: `pool` (a ready clone), `restore` (a clone made from the template now), `boot` (the template was built first) or
+ * `snapshot` (a session that was started from a snapshot or forked; `from` is then the id of the snapshot or of the forked
+ * session). `missed`: one entry for each faster path, for example `{ kind: "restore", reason: "no template for this key" }`.
  *
  * @since 0.1.0
  * @category models
@@ -64,18 +58,15 @@ export const StartPath = Schema.Struct({
   from: Schema.optionalKey(Schema.String),
   missed: Schema.Array(Schema.Struct({ kind: Schema.Literals(["pool", "restore"]), reason: Schema.String }))
 })
-/**
- * @since 0.1.0
- * @category models
- */
+/** See the schema of the same name. @since 0.1.0 @category models */
 export type StartPath = typeof StartPath.Type
 
 /**
- * What separates the guest from the host in this run.
+ * What separated the guest from the host.
  *
- * `accelerator` is what QEMU runs on; `boundary` is `hardware` under KVM and HVF and `emulated` under TCG, which QEMU's
- * own policy does not count as a security boundary. `seccomp`: QEMU's syscall filter is on. `user`: the name or id of the
- * unprivileged user QEMU runs as, `null` when it runs as the caller. `parentDeath`: the kernel kills QEMU when this
+ * `accelerator` is how QEMU runs the guest's CPU; `boundary` is `hardware` under KVM and HVF and `emulated` under TCG, which
+ * QEMU's own policy does not count as a security boundary. `seccomp`: QEMU's system-call filter is on. `user`: the name or id of
+ * the unprivileged user that QEMU runs as, `null` when it runs as the caller. `parentDeath`: the kernel kills QEMU when this
  * process dies. `cgroup`: the host cgroup that limits QEMU, `null` when there is none.
  *
  * @since 0.1.0
@@ -89,22 +80,19 @@ export const Isolation = Schema.Struct({
   parentDeath: Schema.Boolean,
   cgroup: Schema.NullOr(Schema.String)
 })
-/**
- * @since 0.1.0
- * @category models
- */
+/** See the schema of the same name. @since 0.1.0 @category models */
 export type Isolation = typeof Isolation.Type
 
 /**
- * A connection that something in the guest tried to make during the execution.
+ * A connection that a program in the guest tried to make during the execution.
  *
- * `name` is the host as it was asked for, a name or an address. `rule` is the rule of the policy that granted it, as it was
- * written (or `all`, or what `ask` said), or why it was refused: `none`, `not-granted`, `loopback`, `private`, `carrier`,
- * `link-local`, `metadata`, `multicast`, `reserved`, `host-address`, `sni`, `invalid-name`, `too-many-connections`, `secret`,
- * `http-host`, `http-syntax`, `http-version`, what `ask` said, or `undecided` when the receipt was written before the decision.
- * `reason` is what else is known, for example why a granted host could not be reached. `bytesIn` went into the guest and
- * `bytesOut` out of it, until the receipt was written. `secrets` names those that were put into requests, where the host has any;
- * see `Secrets`.
+ * `name` is the requested host, a name or an address. `rule` is the rule of the policy that
+ * granted it, as the caller wrote it (or `all`, or the answer of `ask`), or why it was refused: `none`, `not-granted`, `loopback`,
+ * `private`, `carrier`, `link-local`, `metadata`, `multicast`, `reserved`, `host-address`, `sni`, `invalid-name`,
+ * `too-many-connections`, `secret`, `http-host`, `http-syntax`, `http-version`, the answer of `ask`, or `undecided` when the receipt
+ * was written before the decision. `reason` says more, for example why a granted host could not be reached, and is `null` when
+ * there is no more to say. `bytesIn` counts bytes into the guest and `bytesOut` bytes out of it, until the receipt was written.
+ * `secrets` names the secrets that were put into requests, and is present only where the host has any; see `Secrets`.
  *
  * @since 0.1.0
  * @category models
@@ -119,16 +107,13 @@ export const NetworkAttempt = Schema.Struct({
   bytesOut: Schema.Finite,
   secrets: Schema.optionalKey(Schema.Array(Schema.String))
 })
-/**
- * @since 0.1.0
- * @category models
- */
+/** See the schema of the same name. @since 0.1.0 @category models */
 export type NetworkAttempt = typeof NetworkAttempt.Type
 
 /**
- * What went through a port of the guest while an execution ran. `host` and `port` are the host's, where it was exposed, and
- * `null` for what came through the session's HTTP client. `connections` counts those that were made, `refused` those of
- * them, and beyond the most that there may be, that reached nobody. `bytesIn` went into the guest, `bytesOut` came out.
+ * The use of one port of the guest while an execution ran. `host` and `port` are the host's address and port where it was
+ * exposed, and `null` for the session's HTTP client. `connections` counts connections, `refused` those of them that reached no
+ * server, and those beyond the limit on connections. `bytesIn` counts bytes into the guest, `bytesOut` bytes out of it.
  *
  * @since 0.1.0
  * @category models
@@ -142,10 +127,7 @@ export const PortUse = Schema.Struct({
   bytesIn: Schema.Finite,
   bytesOut: Schema.Finite
 })
-/**
- * @since 0.1.0
- * @category models
- */
+/** See the schema of the same name. @since 0.1.0 @category models */
 export type PortUse = typeof PortUse.Type
 
 /**
@@ -154,13 +136,13 @@ export type PortUse = typeof PortUse.Type
  * Units: `…Ms` milliseconds (fractions allowed), `…Bytes` bytes, `startedAt` ISO 8601 in UTC by the host's clock.
  * `sequence` counts the executions of a session from 1. `timing.queueMs` is the wait behind earlier executions of the same
  * language, `acquireMs` the time to get the VM and `handoverMs` the time to make it unique (both `null` after the first
- * execution of a session), `wakeMs` the time that a parked session took to wake (`null` when it was awake), `executeMs` from the
- * interpreter's start of the code to its end. `usage` comes from the guest's cgroup counters and covers the interpreter's whole
- * process tree. `ports` lists every port that was exposed at any time during the execution, and those that the HTTP client has
- * asked. `egress` holds the first 200 connections that the session tried to make while the execution ran, and `egressOmitted`
- * counts the others; both are `null` when the session's policy was `None`, under which the guest's kernel refuses them.
- * `filesChanged` counts changed files when a report was asked for. A cancelled execution's end is not waited for, so its `state`,
- * `exitCode` and `usage` are `null`.
+ * execution of a session), `wakeMs` the time that a parked session took to wake (`null` when it was awake), `executeMs` the time
+ * from the start of the code in the interpreter to its end. `usage` comes from the guest's cgroup counters and covers the
+ * interpreter's whole process tree. `ports` lists every port that was exposed at any time during the execution, and every port
+ * that the HTTP client used. `egress` holds the first 200 connections that the session tried to make while the execution ran, and
+ * `egressOmitted` counts the others; both are `null` when the session's policy was `None`, under which the guest's kernel refuses
+ * them. `filesChanged` counts changed files when a report was requested. The library does not wait for a cancelled execution to
+ * end, so its `state`, `exitCode` and `usage` are `null`.
  *
  * @since 0.1.0
  * @category models
@@ -222,8 +204,5 @@ export const Receipt = Schema.Struct({
   ports: Schema.NullOr(Schema.Array(PortUse)),
   filesChanged: Schema.NullOr(Counts)
 })
-/**
- * @since 0.1.0
- * @category models
- */
+/** See the schema of the same name. @since 0.1.0 @category models */
 export type Receipt = typeof Receipt.Type

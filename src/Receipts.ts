@@ -1,9 +1,9 @@
 /**
- * Receipts: where the receipt of every execution goes, beside the caller's hands.
+ * Receipts: where the receipt of every execution is published, in addition to the caller's result or error.
  *
- * A session publishes each receipt that it writes: of successes, task failures, failures of the sandbox that may have left
- * something behind, and of executions that were cancelled, whose receipt exists nowhere else. By default nobody listens.
- * Give `layerMemory` or `layerFile` to the sandbox's layer:
+ * A session publishes every receipt that it writes: for successes, task failures, failures of the sandbox after which code may
+ * have run, and cancelled executions, whose receipt is available nowhere else. By default receipts are not published. Provide
+ * `layerMemory` or `layerFile` to the sandbox's layer:
  *
  * ```ts
  * const sandbox = Sandbox.layer.pipe(Layer.provide(Receipts.layerFile("/var/log/receipts.jsonl")))
@@ -23,7 +23,7 @@ import { errorCode } from "./internal/Files.ts"
 import { Receipt } from "./Receipt.ts"
 
 /**
- * Takes every receipt. `publish` must not fail, and an execution waits for it.
+ * Receives every receipt. `publish` must not fail; an execution waits until it is done.
  *
  * @since 0.1.0
  * @category models
@@ -33,7 +33,7 @@ export interface Publisher {
 }
 
 /**
- * Who takes the receipts. A reference: without a layer nobody does, and nothing is needed.
+ * The publisher in use. It is a reference: without a layer, receipts are dropped.
  *
  * @since 0.1.0
  * @category services
@@ -43,7 +43,7 @@ export const Receipts: Context.Reference<Publisher> = Context.Reference<Publishe
 })
 
 /**
- * Nobody takes them: the default.
+ * Drops receipts; the default.
  *
  * @since 0.1.0
  * @category layers
@@ -51,7 +51,7 @@ export const Receipts: Context.Reference<Publisher> = Context.Reference<Publishe
 export const layerNone: Layer.Layer<never> = Layer.succeed(Receipts, { publish: () => Effect.void })
 
 /**
- * The receipts that `layerMemory` holds.
+ * The receipts in `layerMemory`.
  *
  * @since 0.1.0
  * @category services
@@ -59,15 +59,15 @@ export const layerNone: Layer.Layer<never> = Layer.succeed(Receipts, { publish: 
 export class Memory extends Context.Service<
   Memory,
   {
-    /** The last ones, oldest first. */
+    /** The last receipts, at most `capacity`, oldest first. */
     readonly all: Effect.Effect<ReadonlyArray<Receipt>>
-    /** How many there were in all, those let go of included. */
+    /** How many receipts were published, dropped ones included. */
     readonly count: Effect.Effect<number>
   }
 >()("exec-sandbox/Receipts/Memory") {}
 
 /**
- * Keeps the last `capacity` receipts (default 1,000) in memory; read them by `Memory`.
+ * Keeps the last `capacity` receipts (a count of at least 1, default 1,000) in memory; read them through `Memory`.
  *
  * @since 0.1.0
  * @category layers
@@ -93,7 +93,8 @@ export const layerMemory = (options: { readonly capacity?: number } = {}): Layer
   )
 
 /**
- * A journal cannot be used: `code` is the errno's name (`EACCES`, `EISDIR`, …), or `EINVAL` for what is no regular file.
+ * The journal at `path` cannot be opened, read or written. `code` is the name of the errno (`EACCES`, `EISDIR`, …), or `EINVAL`
+ * when `path` is not a regular file; `problem` is the error as text.
  *
  * @since 0.1.0
  * @category errors
@@ -124,17 +125,17 @@ const lastByte = (fd: number, size: number): number => {
   return fs.readSync(fd, byte, 0, 1, size - 1) === 1 ? (byte[0] ?? newline) : newline
 }
 
-/** How much that others wrote meanwhile is searched for our own line. */
+/** How many bytes that other writers added meanwhile are searched for our line. */
 const maxRegion = 4 * 1024 * 1024
 
-/** One system call, so that lines of several writers do not mix. What was cut short is not gone on with: it has an end. */
+/** One system call, so that lines of several writers do not mix. A line that was cut short is not continued for the same reason. */
 const write = (fd: number, bytes: Buffer): void => {
   if (fs.writeSync(fd, bytes) < bytes.length) throw new Error("only a part of the line could be written")
 }
 
 /**
- * Appends a line that is whole whatever other writers do and whatever was left by one that died while writing. A line that
- * somebody left torn is ended first. That somebody may have torn it only after we looked: then ours is written again.
+ * Appends a line that is whole, whatever other writers do and even if one of them died while writing: a torn last line is ended
+ * first. A writer may tear its line after we looked; then our line is written again.
  */
 const append = (fd: number, line: Buffer): void => {
   const before = fs.fstatSync(fd).size
@@ -150,7 +151,7 @@ const append = (fd: number, line: Buffer): void => {
 
 const { O_APPEND, O_CREAT, O_NONBLOCK, O_RDONLY, O_RDWR } = fs.constants
 
-/** Never waits: a FIFO without a reader would make it. */
+/** Opens without waiting, as it would for the reader of a FIFO. */
 const openJournal = (path: string): number => {
   const fd = fs.openSync(path, O_RDWR | O_APPEND | O_CREAT | O_NONBLOCK, 0o600)
   if (fs.fstatSync(fd).isFile()) return fd
@@ -159,10 +160,10 @@ const openJournal = (path: string): number => {
 }
 
 /**
- * Appends each receipt to a file as one line of JSON (JSONL), made with mode 0600 unless it exists. Every line is valid by
- * itself. Several processes may append to one file, and one that was killed while writing spoils no other line. The layer
- * fails when the path cannot be appended to; a line that cannot be written later (a full disk) is logged as an error and
- * does not fail the execution.
+ * Appends each receipt to a file as one line of JSON (JSONL); a new file gets mode 0600. Every line is valid by itself. Several
+ * processes may append to one file, and a process that is killed while writing damages no other line. The layer fails when the
+ * path cannot be appended to; a line that cannot be written later (a full disk) is logged as an error and does not fail the
+ * execution.
  *
  * @since 0.1.0
  * @category layers
@@ -185,13 +186,18 @@ export const layerFile = (path: string): Layer.Layer<never, JournalUnusable> =>
     })
   )
 
-/** A line of a journal that is no receipt: its number, counted from 1, and how many bytes it has. */
+/**
+ * A line of a journal that is not a receipt: `line` is its number, counted from 1, and `bytes` its length without the newline.
+ *
+ * @since 0.1.0
+ * @category models
+ */
 export interface Damaged {
   readonly line: number
   readonly bytes: number
 }
 
-/** The longest line that is read. */
+/** The longest line that is read, in bytes. */
 const maxLine = 1024 * 1024
 
 const decode = Schema.decodeUnknownOption(Schema.fromJsonString(Receipt))
@@ -246,8 +252,8 @@ async function* entries(path: string): AsyncGenerator<ReadonlyArray<Receipt | Da
 }
 
 /**
- * Reads a journal from its beginning to what is its end now. Lines that are no receipts (torn by a crash, written by
- * something else, longer than 1 MiB) are skipped; `onDamaged` is called for each, with its number and its size in bytes.
+ * Reads a journal from its beginning to its present end. Lines that are not receipts (torn by a crash, written by another
+ * program, longer than 1 MiB) are skipped; `onDamaged` is called for each.
  *
  * @since 0.1.0
  * @category reading

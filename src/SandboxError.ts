@@ -1,9 +1,10 @@
 /**
  * The five error channels.
  *
- * `PermissionDenied`, `UnsupportedCommand`, `LimitExceeded` and `TaskFailed` say why a *task* stopped and carry everything
- * it did until then. `SandboxError` says that the sandbox itself could not do its job; its `reason` tells which part, and
- * each reason knows whether trying again is safe. They are told apart by evidence from the guest, never by reading stderr.
+ * `PermissionDenied`, `UnsupportedCommand`, `LimitExceeded` and `TaskFailed` say why a *task* stopped. Each has the same fields
+ * as a finished execution (`Execution.Result`): the output until then and the receipt. `SandboxError` says that the sandbox
+ * itself failed; its `reason` says which part, and `retry` whether the same call may be made again. Evidence from the guest
+ * decides between them, never the text on stderr.
  *
  * @since 0.1.0
  */
@@ -14,14 +15,15 @@ import { Name as LimitName } from "./Limits.ts"
 import { Receipt } from "./Receipt.ts"
 
 /**
- * What every finished execution has, failed or not: `stdout` and `stderr` as text (bytes that are not UTF-8 become
- * U+FFFD), the same as exact `bytes`, and the receipt. `outputFiles`: where in the guest everything is that follows the kept
- * head (the first half of `outputBytes`, rounded up) of an output longer than `outputBytes`; `null` for one that is not, or
- * that the disk had no room for. The files last as long as the session, unless its code removes them. `changes`: which files
- * are not what they were when it began, `null` unless that was asked for.
+ * The fields of every finished execution, failed or not.
  *
- * @since 0.1.0
- * @category models
+ * `stdout` and `stderr` are text (bytes that are not UTF-8 become U+FFFD), `bytes` has both as exact bytes. `outputFiles` has
+ * paths in the guest, each `null` unless the output was longer than the limit `outputBytes` and the disk had room: the file
+ * holds everything after the head that is kept here (the first half of `outputBytes`, rounded up), and lasts as long as the
+ * session unless its code removes it. `changes` lists the files that differ from the start of the execution, `null` unless
+ * requested.
+ *
+ * @internal
  */
 export const resultFields = {
   stdout: Schema.String,
@@ -35,8 +37,8 @@ export const resultFields = {
 /**
  * The policy or the guest's kernel refused something, and that ended the task.
  *
- * `operation` is what was tried, `target` the path, command or address, `rule` what refused it (the errno's name for the
- * guest's kernel) and `grant` what would allow it, in a sentence.
+ * `operation` is what the task tried and `target` the path, command or address, `null` when it is not known. `rule` refused it:
+ * a rule of the policy, or the name of the kernel's errno, such as `EACCES`. `grant` says in a sentence what would allow it.
  *
  * @since 0.1.0
  * @category errors
@@ -54,10 +56,10 @@ export class PermissionDenied extends Schema.TaggedError<PermissionDenied>()("Pe
 }
 
 /**
- * What was asked for does not exist here.
+ * The task needs something that does not exist in the guest.
  *
- * `kind`: `command` (not found), `executable` (a file that is no program for this machine), `module` (not installed),
- * `language` or `feature` (not in this image). `available`: names that exist and come near, possibly none.
+ * `kind`: `command` (not found), `executable` (a file that this machine cannot run), `module` (not installed), `language` or
+ * `feature` (not in this image). `available`: similar names that do exist, possibly none.
  *
  * @since 0.1.0
  * @category errors
@@ -69,12 +71,12 @@ export class UnsupportedCommand extends Schema.TaggedError<UnsupportedCommand>()
   ...resultFields
 }) {
   override get message(): string {
-    const near = this.available.length === 0 ? "" : `; there is ${this.available.join(", ")}`
+    const near = this.available.length === 0 ? "" : `; available: ${this.available.join(", ")}`
     return `unsupported ${this.kind}: ${JSON.stringify(this.name)} does not exist here${near}`
   }
 }
 
-/** The unit in which each limit's `allowed` and `observed` are counted. */
+/** The unit of each limit's `allowed` and `observed`. */
 const unitOf = {
   time: "ms",
   memory: "bytes",
@@ -85,8 +87,8 @@ const unitOf = {
 } as const satisfies Record<LimitName, string>
 
 /**
- * A limit was hit. `allowed` and `observed` are in ms for `time`, in bytes for `memory`, `output`, `disk` and `file-size`, a
- * count for `processes`; either is `null` when it is not known. `stdout` and `stderr` hold what was written until then.
+ * The task reached a limit. `allowed` and `observed` are in ms for `time`, in bytes for `memory`, `output`, `disk` and
+ * `file-size`, and a count for `processes`; each is `null` when it is not known.
  *
  * @since 0.1.0
  * @category errors
@@ -105,11 +107,11 @@ export class LimitExceeded extends Schema.TaggedError<LimitExceeded>()("LimitExc
   }
 }
 
-/** How a task failed: it ended with a non-zero code. @since 0.1.0 @category models */
+/** How a task failed: it exited with this code, which is not 0. @since 0.1.0 @category models */
 export const ExitCode = Schema.TaggedStruct("ExitCode", { exitCode: Schema.Int })
-/** How a task failed: a signal ended it, for example `SIGSEGV`. @since 0.1.0 @category models */
+/** How a task failed: this signal ended it, for example `SIGSEGV`. @since 0.1.0 @category models */
 export const Signal = Schema.TaggedStruct("Signal", { signal: Schema.String })
-/** How a task failed: an exception that nobody caught. @since 0.1.0 @category models */
+/** How a task failed: it did not catch this exception. @since 0.1.0 @category models */
 export const Exception = Schema.TaggedStruct("Exception", {
   type: Schema.String,
   message: Schema.String,
@@ -117,7 +119,7 @@ export const Exception = Schema.TaggedStruct("Exception", {
 })
 
 /**
- * The task ran and failed by its own doing.
+ * The task ran and failed by itself; `reason` says how.
  *
  * @since 0.1.0
  * @category errors
@@ -138,54 +140,76 @@ export class TaskFailed extends Schema.TaggedError<TaskFailed>()("TaskFailed", {
   }
 }
 
-/** The caller's request is not valid; nothing was started. `field` names it, `expected` says what would be right. @since 0.1.0 @category reasons */
+/**
+ * The request is not valid and nothing was started: correct `field`, whose `problem` is this, to what is `expected`.
+ *
+ * @since 0.1.0
+ * @category reasons
+ */
 export class InvalidInput extends Schema.TaggedError<InvalidInput>()("InvalidInput", {
   field: Schema.String,
   problem: Schema.String,
   expected: Schema.String
 }) {
-  /** Whether the same call may be made again. */
+  /** Whether the same call may be made again, see `SandboxError.retry`. */
   readonly retry = "never" as const
   override get message(): string {
     return `invalid ${this.field}: ${this.problem}; expected ${this.expected}`
   }
 }
 
-/** This host lacks something: `requirement` names it, `found` and `needed` compare, `fix` says what to do. @since 0.1.0 @category reasons */
+/**
+ * This host does not meet a `requirement` (`found` is `null` when it is missing): do what `fix` says; `exec-sandbox doctor` checks
+ * all requirements.
+ *
+ * @since 0.1.0
+ * @category reasons
+ */
 export class HostUnsupported extends Schema.TaggedError<HostUnsupported>()("HostUnsupported", {
   requirement: Schema.String,
   found: Schema.NullOr(Schema.String),
   needed: Schema.String,
   fix: Schema.String
 }) {
-  /** Whether the same call may be made again. */
+  /** Whether the same call may be made again, see `SandboxError.retry`. */
   readonly retry = "never" as const
   override get message(): string {
     return `${this.requirement}: found ${this.found ?? "none"}, needs ${this.needed}; ${this.fix}`
   }
 }
 
-/** There is no usable image: not built, not pulled, damaged, or the build failed. `fix` says what to do. @since 0.1.0 @category reasons */
+/**
+ * There is no usable image, because it is missing or damaged, or its build or download failed: do what `fix` says, then try again.
+ *
+ * @since 0.1.0
+ * @category reasons
+ */
 export class ImageUnavailable extends Schema.TaggedError<ImageUnavailable>()("ImageUnavailable", {
   image: Schema.String,
   problem: Schema.String,
   fix: Schema.String,
   cause: Schema.optionalKey(Schema.Defect())
 }) {
-  /** Whether the same call may be made again. */
+  /** Whether the same call may be made again, see `SandboxError.retry`. */
   readonly retry = "safe" as const
   override get message(): string {
     return `image ${this.image}: ${this.problem}; ${this.fix}`
   }
 }
 
-/** A template could not be sealed, or a sealed one could not be used nor rebuilt. `key` names it. @since 0.1.0 @category reasons */
+/**
+ * The template `key` could not be built, stored or used: resolve `problem`, such as a full disk, then try again, which builds the
+ * template when it is missing or damaged.
+ *
+ * @since 0.1.0
+ * @category reasons
+ */
 export class TemplateUnusable extends Schema.TaggedError<TemplateUnusable>()("TemplateUnusable", {
   key: Schema.String,
   problem: Schema.String,
   cause: Schema.optionalKey(Schema.Defect())
 }) {
-  /** Whether the same call may be made again. */
+  /** Whether the same call may be made again, see `SandboxError.retry`. */
   readonly retry = "safe" as const
   override get message(): string {
     return `template ${this.key}: ${this.problem}`
@@ -193,8 +217,8 @@ export class TemplateUnusable extends Schema.TaggedError<TemplateUnusable>()("Te
 }
 
 /**
- * A package registry could not be reached, or did not answer as it should, three times; or it `refused` to serve who asks, which
- * no further try will change.
+ * A package registry could not be reached, or failed three times: try again later. When it `refused` this caller, another try
+ * fails too, until the credentials for the registry are right.
  *
  * @since 0.1.0
  * @category reasons
@@ -204,7 +228,7 @@ export class PackagesUnavailable extends Schema.TaggedError<PackagesUnavailable>
   refused: Schema.Boolean,
   problem: Schema.String
 }) {
-  /** Whether the same call may be made again. */
+  /** Whether the same call may be made again, see `SandboxError.retry`. */
   get retry(): "safe" | "never" {
     return this.refused ? "never" : "safe"
   }
@@ -213,27 +237,35 @@ export class PackagesUnavailable extends Schema.TaggedError<PackagesUnavailable>
   }
 }
 
-/** A VM did not come up. `stage` is the step that failed; `console` holds the end of what QEMU and the guest's kernel said. @since 0.1.0 @category reasons */
+/**
+ * A VM did not start: try again, and if it fails every time look at `stage`, the step that failed, and at `console`, the last
+ * output of QEMU and the guest's kernel.
+ *
+ * @since 0.1.0
+ * @category reasons
+ */
 export class BootFailed extends Schema.TaggedError<BootFailed>()("BootFailed", {
   stage: Schema.Literals(["launch", "monitor", "boot", "seal", "restore", "handover"]),
   problem: Schema.String,
   console: Schema.String
 }) {
-  /** Whether the same call may be made again. */
+  /** Whether the same call may be made again, see `SandboxError.retry`. */
   readonly retry = "safe" as const
   override get message(): string {
     return `VM failed at ${this.stage}: ${this.problem}${this.console === "" ? "" : `\n${this.console}`}`
   }
 }
 
-/** Memory in MiB and slots for VMs. */
+/** Memory in MiB, and CPU slots. */
 const Share = Schema.Struct({ memoryMiB: Schema.Finite, cpus: Schema.Finite })
 const share = (it: typeof Share.Type): string => `${it.memoryMiB} MiB and ${it.cpus} CPU slots`
 
 /**
- * The host had no room for the VM within the wait allowed. `asked` is what the VM is charged, `free` what could be given at
- * the end, `total` what there is at the best, each with `memoryMiB` and `cpus` (slots); `waiting` counts the other callers
- * in the queue. More than `total` can never be had: that fails at once.
+ * The host had no room for the VM within the allowed wait: try again later, close sessions, or ask for less if `retry` is `never`.
+ *
+ * `asked` is what the VM needs, `free` what was free at the end of the wait and `total` the most that this host can give, each
+ * with `memoryMiB` and `cpus` (slots). A VM that needs more than `total` fails at once. `waiting` counts the other callers in the
+ * queue, `waitedMs` is the wait in ms.
  *
  * @since 0.1.0
  * @category reasons
@@ -245,7 +277,7 @@ export class CapacityExceeded extends Schema.TaggedError<CapacityExceeded>()("Ca
   waiting: Schema.Int,
   waitedMs: Schema.Finite
 }) {
-  /** Whether the same call may be made again. */
+  /** Whether the same call may be made again, see `SandboxError.retry`. */
   get retry(): "safe" | "never" {
     return this.asked.memoryMiB > this.total.memoryMiB || this.asked.cpus > this.total.cpus ? "never" : "safe"
   }
@@ -256,35 +288,51 @@ export class CapacityExceeded extends Schema.TaggedError<CapacityExceeded>()("Ca
   }
 }
 
-/** The VM was lost before the code reached it: it certainly did not run. @since 0.1.0 @category reasons */
+/**
+ * The VM was lost before the code reached it, so the code did not run: run it again, in a new session if the session is closed.
+ *
+ * @since 0.1.0
+ * @category reasons
+ */
 export class NotStarted extends Schema.TaggedError<NotStarted>()("NotStarted", {
   problem: Schema.String
 }) {
-  /** Whether the same call may be made again. */
+  /** Whether the same call may be made again, see `SandboxError.retry`. */
   readonly retry = "safe" as const
   override get message(): string {
     return `not started: ${this.problem}`
   }
 }
 
-/** The VM was lost after the code was handed over: it may have run, in part or whole. @since 0.1.0 @category reasons */
+/**
+ * The VM was lost after the code was handed over, so all, some or none of it may have run: before running it again, check what it
+ * does outside the VM; `receipt` has what is known.
+ *
+ * @since 0.1.0
+ * @category reasons
+ */
 export class OutcomeUnknown extends Schema.TaggedError<OutcomeUnknown>()("OutcomeUnknown", {
   problem: Schema.String,
   receipt: Receipt
 }) {
-  /** Whether the same call may be made again. */
+  /** Whether the same call may be made again, see `SandboxError.retry`. */
   readonly retry = "unsafe" as const
   override get message(): string {
     return `outcome unknown: ${this.problem}`
   }
 }
 
-/** The session is over; nothing more runs in it. @since 0.1.0 @category reasons */
+/**
+ * The session has ended for the `problem` given and runs nothing more: open a new one.
+ *
+ * @since 0.1.0
+ * @category reasons
+ */
 export class SessionClosed extends Schema.TaggedError<SessionClosed>()("SessionClosed", {
   session: Schema.String,
   problem: Schema.String
 }) {
-  /** Whether the same call may be made again. */
+  /** Whether the same call may be made again, see `SandboxError.retry`. */
   readonly retry = "never" as const
   override get message(): string {
     return `session ${this.session} is closed: ${this.problem}`
@@ -292,11 +340,17 @@ export class SessionClosed extends Schema.TaggedError<SessionClosed>()("SessionC
 }
 
 /**
- * A snapshot could not be taken or used. `snapshot` is the name or id it was asked for by, `null` for one that has none yet.
- * `kind`: `unknown` (there is none of that name), `exists` (there is one already), `damaged` (its files are not as they were
- * stored), `foreign` (it belongs to an image, a QEMU or a kind of host that is not here), `store-full` (the store's limit or
- * the disk), `unsupported` (this session cannot be captured), `capture` (taking it failed; the session runs on unless its VM
- * is lost).
+ * A snapshot could not be taken or used: `kind` says why and what to do.
+ *
+ * - `unknown`: no snapshot has this name or id; `Snapshots.list` has those that exist.
+ * - `exists`: a snapshot has this name already; choose another name, or remove it first.
+ * - `damaged`: its files are not as they were stored; remove it and take a new one.
+ * - `foreign`: it needs another image, QEMU or kind of host; use it there, or take a new one here.
+ * - `store-full`: the store's limit or the disk is reached; remove snapshots or raise the limit.
+ * - `unsupported`: this session cannot be captured.
+ * - `capture`: taking it failed; try again. The session goes on unless its VM was lost.
+ *
+ * `snapshot` is the name or id that the caller gave, `null` for a snapshot without one.
  *
  * @since 0.1.0
  * @category reasons
@@ -307,7 +361,7 @@ export class SnapshotFailed extends Schema.TaggedError<SnapshotFailed>()("Snapsh
   problem: Schema.String,
   cause: Schema.optionalKey(Schema.Defect())
 }) {
-  /** Whether the same call may be made again. */
+  /** Whether the same call may be made again, see `SandboxError.retry`. */
   get retry(): "safe" | "never" {
     return this.kind === "capture" ? "safe" : "never"
   }
@@ -316,11 +370,16 @@ export class SnapshotFailed extends Schema.TaggedError<SnapshotFailed>()("Snapsh
   }
 }
 
-/** The guest broke the channel's rules; its VM was destroyed. @since 0.1.0 @category reasons */
+/**
+ * The guest broke the protocol and its VM was destroyed; the code may have run and may be hostile: check before running it again.
+ *
+ * @since 0.1.0
+ * @category reasons
+ */
 export class ProtocolError extends Schema.TaggedError<ProtocolError>()("ProtocolError", {
   problem: Schema.String
 }) {
-  /** Whether the same call may be made again. */
+  /** Whether the same call may be made again, see `SandboxError.retry`. */
   readonly retry = "unsafe" as const
   override get message(): string {
     return `the guest broke the protocol: ${this.problem}`
@@ -328,6 +387,9 @@ export class ProtocolError extends Schema.TaggedError<ProtocolError>()("Protocol
 }
 
 /**
+ * Which part of the sandbox failed. Each reason says what it means and what to do, has a `message` of one or more lines, and
+ * `retry`, whether the same call may be made again (see `SandboxError.retry`).
+ *
  * @since 0.1.0
  * @category reasons
  */
@@ -345,14 +407,11 @@ export const Reason = Schema.Union([
   SnapshotFailed,
   ProtocolError
 ])
-/**
- * @since 0.1.0
- * @category reasons
- */
+/** See the schema of the same name. @since 0.1.0 @category reasons */
 export type Reason = typeof Reason.Type
 
 /**
- * The sandbox could not do its job. `reason` tells which part; open it with `Effect.catchReason("SandboxError", "InvalidInput", …)`.
+ * The sandbox failed. `reason` says which part; handle one reason with `Effect.catchReason("SandboxError", "InvalidInput", …)`.
  *
  * @since 0.1.0
  * @category errors
@@ -363,11 +422,11 @@ export class SandboxError extends Schema.TaggedError<SandboxError>()("SandboxErr
   override get message(): string {
     return this.reason.message
   }
-  /** `safe`: the code certainly did not run, try again. `unsafe`: it may have run. `never`: the same call fails again. */
+  /** `safe`: the code did not run, so try again. `unsafe`: it may have run. `never`: the same call would fail again. */
   get retry(): "safe" | "unsafe" | "never" {
     return this.reason.retry
   }
 }
 
-/** Wraps a reason. @since 0.1.0 @category constructors */
+/** Makes a `SandboxError` of a reason. @since 0.1.0 @category constructors */
 export const fail = (reason: Reason): SandboxError => new SandboxError({ reason })

@@ -7,7 +7,7 @@ import * as History from "../bench/History.ts"
 import { type Measurement, table } from "../bench/Measure.ts"
 import { picture } from "../bench/picture.ts"
 
-/** Skewed samples around a middle, the same each time. */
+/** Skewed samples around a middle, the same every time. */
 const around = (middle: number, count: number, shift = 0): ReadonlyArray<number> =>
   Array.from({ length: count }, (_, n) => middle * (1 + ((n * 7 + shift) % 10) / 40 + (n % 10 === 3 ? 0.6 : 0)))
 
@@ -40,7 +40,7 @@ const run = (changes: Partial<History.Run["conditions"]> = {}): History.Run => (
 })
 
 describe("bench", () => {
-  it("calls a difference one only when noise does not explain it", () => {
+  it("reports a difference only when noise does not explain it", () => {
     const before = around(100, 40)
     const verdict = (after: ReadonlyArray<number>) => compare([measured(before)], [measured(after)])[0]?.verdict
     assert.strictEqual(verdict(around(100, 40, 3)), "no difference seen")
@@ -62,7 +62,7 @@ describe("bench", () => {
     assert.isAbove(rankSum([1, 2, 2, 3, 5], [1, 2, 3, 3, 4]), 0.5)
   })
 
-  it("keeps runs in a file, passes over what is none, and finds the one that is meant", () => {
+  it("records runs in a file, skips lines that are not runs, and finds the requested run", () => {
     const directory = fs.mkdtempSync(path.join(os.tmpdir(), "exec-sandbox-bench-"))
     try {
       const file = path.join(directory, "deep", "bench.jsonl")
@@ -85,7 +85,7 @@ describe("bench", () => {
     }
   })
 
-  it("tables say the unit, p99 and the ratio to the floor; comparisons the interval", () => {
+  it("tables have the unit, p99 and the ratio to the floor; comparisons the interval", () => {
     const all = [
       measured(around(10, 20), { name: "floor" }),
       measured(around(20, 20), { floor: "floor" }),
@@ -98,7 +98,7 @@ describe("bench", () => {
     assert.match(comparison(compare(all, all)), /× 1\.00 +0\.\d\d … 1\.\d\d +no difference seen/)
   })
 
-  it("draws every sample, and survives text and values that an SVG cannot hold", () => {
+  it("draws every sample, and accepts text and values that an SVG cannot contain", () => {
     const svg = picture("a < b & c", [
       measured([1, 10, 100], { name: 'x "<y>"' }),
       measured([0, 0], { name: "failures", unit: "of 8" }),

@@ -8,22 +8,22 @@ import { constants } from "node:os"
 import type { Failure } from "../Execution.ts"
 import type { SandboxError } from "../SandboxError.ts"
 
-/** The exit code, and the line for stderr where the code does not speak for itself. */
+/** The exit code, and the reason to print on stderr, where one is needed. */
 export interface Ending {
   readonly code: number
   readonly why?: string
 }
 
-/** Ends the process with an exit code that the command itself decides. */
+/** Ends the process with an exit code that the command chose. */
 export class Leave extends Data.TaggedError("Leave")<Ending> {}
 
-/** Everything a command may fail with. */
+/** Every error of a command. */
 export type CommandFailure = Failure | Leave | CliError.CliError
 
 const usage = 2
 const sandboxFailure = 125
 
-/** 128 and the signal's number, as shells count; 1 for a name that this host does not know. */
+/** 128 plus the signal's number, as in shells; 1 for a signal that this host does not have. */
 export const signalCode = (signal: string): number => {
   const number = (constants.signals as { readonly [name: string]: number | undefined })[signal]
   return number === undefined ? 1 : 128 + number
@@ -36,7 +36,7 @@ const sandboxHint = ({ reason, retry }: SandboxError): string => {
   return { safe: "; it is safe to try again", unsafe: "; the code may have run", never: "" }[retry]
 }
 
-/** The ending of an execution that failed, or of a command that the sandbox could not serve. */
+/** The ending after a failed execution, or a failure of the sandbox. */
 export const endingOf = (error: Failure): Ending => {
   switch (error._tag) {
     case "TaskFailed": {
@@ -50,7 +50,7 @@ export const endingOf = (error: Failure): Ending => {
     case "UnsupportedCommand":
       return {
         code: 127,
-        why: error.available.length > 0 ? error.message : `${error.message}; an image that has it would allow it`
+        why: error.available.length > 0 ? error.message : `${error.message}; use an image that has it`
       }
     case "LimitExceeded":
       if (error.limit === "time") return { code: 124, why: `${error.message}; -t SECONDS allows more` }
@@ -62,7 +62,7 @@ export const endingOf = (error: Failure): Ending => {
   }
 }
 
-/** The ending of a defect: what it says and the place it comes from. */
+/** The ending after a defect: its message and where it was thrown. */
 export const endingOfDefect = (defect: unknown): Ending => {
   const text = defect instanceof Error ? (defect.stack ?? defect.message) : String(defect)
   const place = /^\s+(at .*)$/m.exec(text)?.[1]
@@ -72,7 +72,7 @@ export const endingOfDefect = (defect: unknown): Ending => {
   }
 }
 
-/** The ending of a whole command. What the command line's parser refused has been shown by then. */
+/** The ending of a whole command. Errors in the command line itself have been printed before. */
 export const endingOfExit = (exit: Exit.Exit<void, CommandFailure>): Ending => {
   if (Exit.isSuccess(exit)) return { code: 0 }
   const error = Option.getOrUndefined(Cause.findErrorOption(exit.cause))
@@ -85,5 +85,5 @@ export const endingOfExit = (exit: Exit.Exit<void, CommandFailure>): Ending => {
   return error._tag === "Leave" ? error : endingOf(error)
 }
 
-/** How that line reads on stderr. */
+/** Formats a reason as one line for stderr. */
 export const lineOf = (why: string): string => `exec-sandbox: ${firstLine(why)}\n`

@@ -14,7 +14,7 @@ export const json = Flag.Boolean("json").pipe(
   Flag.withDefault(false)
 )
 
-/** `-q`: no progress. */
+/** `-q`: hides progress. */
 export const quiet = Flag.Boolean("quiet").pipe(
   Flag.withAlias("q"),
   Flag.withoutNegation,
@@ -22,7 +22,7 @@ export const quiet = Flag.Boolean("quiet").pipe(
   Flag.withDefault(false)
 )
 
-/** `-m`: MiB. */
+/** `-m`, in MiB. */
 export const memory = Flag.Int("memory").pipe(
   Flag.withAlias("m"),
   Flag.withMetavar("MIB"),
@@ -31,7 +31,7 @@ export const memory = Flag.Int("memory").pipe(
   Flag.optional
 )
 
-/** `-t`: given in seconds, read as ms. */
+/** `-t`: the user gives seconds, the value is in ms. */
 export const time = Flag.Finite("time").pipe(
   Flag.withAlias("t"),
   Flag.withMetavar("SECONDS"),
@@ -43,29 +43,29 @@ export const time = Flag.Finite("time").pipe(
   Flag.optional
 )
 
-/** Splits `NAME=VALUE`; the value may be empty and hold more `=`. */
+/** Splits `NAME=VALUE`; the value may be empty and contain `=`. */
 export const parsePair = (text: string): Option.Option<readonly [name: string, value: string]> => {
   const at = text.indexOf("=")
   return at < 1 ? Option.none() : Option.some([text.slice(0, at), text.slice(at + 1)])
 }
 
-/** `-e`, any number of times. */
+/** `-e`, which may be repeated. */
 export const env = Flag.String("env").pipe(
   Flag.withAlias("e"),
   Flag.withMetavar("NAME=VALUE"),
-  Flag.withDescription("Environment variable for the code; may be repeated"),
+  Flag.withDescription("Set an environment variable for the code; may be repeated"),
   Flag.filterMap(parsePair, () => "NAME=VALUE"),
   Flag.atLeast(0),
   Flag.map((pairs) => Object.fromEntries(pairs))
 )
 
-/** `--network`; absent, it is `none`, or what `--allow` grants. */
+/** `--network`; without it the code reaches only what `--allow` grants. */
 export const network = Flag.Literals("network", ["none", "packages", "all"]).pipe(
-  Flag.withDescription("What may be reached: none (default), the package registries, or all public hosts"),
+  Flag.withDescription("What the code may reach: none (default), the package registries, or all public hosts"),
   Flag.optional
 )
 
-/** `--allow`, any number of times. */
+/** `--allow`, which may be repeated. */
 export const allow = Flag.String("allow").pipe(
   Flag.withMetavar("HOST[:PORT]"),
   Flag.withDescription(
@@ -75,7 +75,7 @@ export const allow = Flag.String("allow").pipe(
   Flag.atLeast(0)
 )
 
-/** The policy that `--network` and `--allow` make together. */
+/** The network policy of `--network` and `--allow` together. */
 export const policyOf = (
   network: Option.Option<"none" | "packages" | "all">,
   allow: ReadonlyArray<string>

@@ -1,4 +1,4 @@
-/** What `run` reads before it starts: code from a file, and its own stdin. */
+/** Reads the input of `run` before it starts: code from a file or stdin, and stdin for the code. */
 import * as Effect from "effect/Effect"
 import * as Stdio from "effect/Stdio"
 import * as Stream from "effect/Stream"
@@ -6,13 +6,13 @@ import { readFile } from "node:fs/promises"
 import { Leave } from "./ending.ts"
 import type { Source } from "./source.ts"
 
-/** What the library takes at the most, in bytes. */
+/** The most that the library accepts, in bytes. */
 const maxInput = 16 * 1024 * 1024
 
 const unreadable = (name: string, problem: string): Leave =>
   new Leave({ code: 2, why: `cannot read ${name}: ${problem}` })
 
-/** All of stdin, once it has ended. `waiting` runs when nothing has come for a second. */
+/** Reads stdin to its end. `waiting` runs when nothing has arrived within a second. */
 export const readStdin = <R>(
   waiting: Effect.Effect<void, never, R>
 ): Effect.Effect<Uint8Array, Leave, Stdio.Stdio | R> =>
@@ -42,7 +42,7 @@ const decode = (name: string, bytes: Uint8Array): Effect.Effect<string, Leave> =
     catch: () => unreadable(name, "it is not UTF-8 text")
   })
 
-/** The code itself. */
+/** Reads the code. */
 export const readCode = <R>(
   source: Source,
   waiting: Effect.Effect<void, never, R>

@@ -1,4 +1,4 @@
-/** The one JSON value that `run --json` prints: the receipt, the output and, when it failed, the error. */
+/** The JSON value that `run --json` prints: the receipt, the output and, after a failure, the error. */
 import * as Schema from "effect/Schema"
 import type { Failure, Result } from "../Execution.ts"
 import { LimitExceeded, PermissionDenied, SandboxError, TaskFailed, UnsupportedCommand } from "../SandboxError.ts"
@@ -7,7 +7,7 @@ const encode = Schema.encodeSync(
   Schema.toCodecJson(Schema.Union([PermissionDenied, UnsupportedCommand, LimitExceeded, TaskFailed, SandboxError]))
 )
 
-/** Fields that stand beside the error, or nowhere: bytes, and files of a machine that is gone. */
+/** Fields that are printed outside the error, or left out: bytes, and files of a VM that is gone. */
 const elsewhere = new Set(["stdout", "stderr", "bytes", "outputFiles", "changes", "receipt"])
 
 /** An error or reason as data: `tag`, and its own fields. */
@@ -20,7 +20,7 @@ const described = (value: Schema.Json): Schema.Json => {
   )
 }
 
-/** A successful execution. */
+/** The value for a successful execution. */
 export const ofResult = ({ changes, receipt, result, stderr, stdout }: Result): object => ({
   ...receipt,
   stdout,
@@ -29,7 +29,7 @@ export const ofResult = ({ changes, receipt, result, stderr, stdout }: Result): 
   ...(changes !== null && { changes })
 })
 
-/** A failed one. Where nothing is known of the execution, its receipt is missing and its output is `null`. */
+/** The value for a failed execution. When nothing is known about it, the receipt is missing and the output is `null`. */
 export const ofFailure = (failure: Failure): object => {
   const error = { message: failure.message, ...(described(encode(failure)) as object) }
   if (failure._tag !== "SandboxError") {

@@ -1,4 +1,4 @@
-/** Runs the command line, and leaves with the exit code that belongs to its end. */
+/** Runs the command line and exits with the code of its ending. */
 import * as Effect from "effect/Effect"
 import { writeSync } from "node:fs"
 import { type Ending, endingOfDefect, endingOfExit, lineOf, signalCode } from "./ending.ts"
@@ -8,21 +8,21 @@ const leave = ({ code, why }: Ending): never => {
   try {
     if (why !== undefined) writeSync(2, lineOf(why))
   } catch {
-    // Nobody reads stderr any more.
+    // The reader of stderr has gone.
   }
   process.exit(code)
 }
 
-// A write that fails is the answer of that write; the streams themselves have nothing to add.
+// `write` reports a failed write; the error events of the streams add nothing.
 process.stdout.on("error", () => {})
 process.stderr.on("error", () => {})
 process.on("uncaughtException", (error) => leave(endingOfDefect(error)))
 
 const fiber = Effect.runFork(program(process.argv.slice(2)))
-// A fiber that waits does not keep the process alive.
+// A waiting fibre does not keep the process alive.
 setInterval(() => {}, 2 ** 31 - 1)
 
-// The first signal closes everything that is open, the second one does not wait for it.
+// The first signal closes everything that is open; the second one exits without waiting for that.
 let signalled: number | undefined
 for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
   process.on(signal, () => {
@@ -32,5 +32,5 @@ for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
   })
 }
 
-// Leaving at once also lets go of a stdin that somebody holds open.
+// Exits at once, even if stdin is still open.
 fiber.addObserver((exit) => leave(signalled === undefined ? endingOfExit(exit) : { code: signalled }))

@@ -1,9 +1,9 @@
-/** Exact bytes to the process's own streams, at the pace of whoever reads them. */
+/** Writes exact bytes to the process's own streams, as fast as their reader reads. */
 import * as Effect from "effect/Effect"
 import type { Writable } from "node:stream"
 import { Leave, signalCode } from "./ending.ts"
 
-/** Writes and waits until the bytes are gone. A reader that has left ends the process as SIGPIPE would, without a word. */
+/** Writes and waits until the bytes are written. When the reader has gone, the process ends silently, as by SIGPIPE. */
 export const write = (stream: Writable, data: Uint8Array | string): Effect.Effect<void, Leave> =>
   Effect.callback((resume) => {
     stream.write(data, (error) => {
@@ -26,7 +26,7 @@ export const print = (text: string): Effect.Effect<void, Leave> => write(process
 /** Writes one line of JSON to stdout. */
 export const printJson = (value: unknown): Effect.Effect<void, Leave> => print(`${JSON.stringify(value)}\n`)
 
-/** Lines up rows of cells in columns, two blanks apart. */
+/** Aligns rows of cells in columns, two spaces apart. */
 export const table = (rows: ReadonlyArray<ReadonlyArray<string>>): string => {
   const widths: Array<number> = []
   for (const row of rows) row.forEach((cell, i) => (widths[i] = Math.max(widths[i] ?? 0, cell.length)))
@@ -41,7 +41,7 @@ export const table = (rows: ReadonlyArray<ReadonlyArray<string>>): string => {
     .join("")
 }
 
-/** Bytes for a reader: `612 B`, `1.4 GiB`. */
+/** A number of bytes as text: `612 B`, `1.4 GiB`. */
 export const size = (bytes: number): string => {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"]
   const power = bytes < 1 ? 0 : Math.min(units.length - 1, Math.floor(Math.log2(bytes) / 10))

@@ -1,4 +1,4 @@
-/** Help goes to stdout when it was asked for; everything that is wrong with a command line goes to stderr. */
+/** Prints requested help to stdout, and errors in a command line to stderr. */
 import * as CliConfig from "effect/cli/CliConfig"
 import * as CliOutput from "effect/cli/CliOutput"
 import * as GlobalFlag from "effect/cli/GlobalFlag"
@@ -22,7 +22,7 @@ const presenter: CliOutput.Presenter = {
         case "InvalidInvocation": {
           const command = event.commandPath.join(" ")
           const errors = event.errors.map((error) => `${command}: ${format.formatCliError(error)}`).join("\n")
-          // Who gave nothing at all needs the whole help; who misspelt something needs to see what.
+          // After a missing argument the whole help is useful; after a misspelt one it would hide the error.
           return event.errors.some((error) => error._tag === "MissingArgument")
             ? `${format.formatHelpDoc(event.helpDoc)}\n${errors}`
             : `${errors}\n\nSee: ${command} --help`
@@ -33,7 +33,7 @@ const presenter: CliOutput.Presenter = {
   }
 }
 
-/** What every command shows, and which flags every command has. */
+/** Presents help and errors, and gives every command the flags `--help` and `--version`. */
 export const layer: Layer.Layer<never> = Layer.merge(
   CliOutput.layerPresenter(presenter),
   CliConfig.layer({ builtIns: [GlobalFlag.Help, GlobalFlag.Version] })

@@ -1,4 +1,4 @@
-/** What the arguments of the command line ask for, as an effect. */
+/** Turns the arguments of the command line into an effect. */
 import * as NodeServices from "@effect/platform-node/NodeServices"
 import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
@@ -11,7 +11,7 @@ import { version } from "./version.ts"
 
 const booleans = new Set(["--json", "--quiet", "-q", "--stdin", "-i", "--trace", "--short"])
 
-/** Makes `--json CODE` mean what it says: without a value of its own, a flag would take a CODE such as `true` for it. */
+/** Gives boolean flags a value, because in `--json CODE` the flag would take a CODE such as `true` as its value. */
 const closeBooleans = (args: ReadonlyArray<string>): ReadonlyArray<string> => {
   const end = args.indexOf("--")
   return args.map((arg, i) => {
@@ -22,7 +22,7 @@ const closeBooleans = (args: ReadonlyArray<string>): ReadonlyArray<string> => {
 
 const valued = new Set(["--memory", "-m", "--env", "-e"])
 
-/** Leaves what stands behind a program's name to that program: `shell ls -l`. */
+/** Passes everything after a program's name to that program: `shell ls -l`. */
 const passOn = (args: ReadonlyArray<string>): ReadonlyArray<string> => {
   if (args[0] !== "shell") return args
   let at = 1
@@ -30,7 +30,7 @@ const passOn = (args: ReadonlyArray<string>): ReadonlyArray<string> => {
   return at >= args.length || args[at] === "--" ? args : [...args.slice(0, at), "--", ...args.slice(at)]
 }
 
-/** Runs the command that these arguments name; `endingOfExit` says how the process ends after it. */
+/** Runs the command that these arguments name; `endingOfExit` turns its exit into the ending of the process. */
 export const program = (args: ReadonlyArray<string>): Effect.Effect<void, CommandFailure> =>
   Command.runWith(root, { version: version() })(closeBooleans(passOn(args))).pipe(
     Effect.provide(Layer.merge(NodeServices.layer, presenter.layer)),

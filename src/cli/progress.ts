@@ -1,11 +1,11 @@
-/** Draws the library's progress on stderr: one line that changes on a terminal, a line for each step elsewhere. */
+/** Draws the library's progress on stderr: one changing line on a terminal, a line per step elsewhere. */
 import * as Effect from "effect/Effect"
 import type { WriteStream } from "node:tty"
 import { Progress, type ProgressEvent } from "../internal/Progress.ts"
 
 const barWidth = 24
 
-/** A step as one line of at most `columns` characters, with a bar where it is measured. */
+/** A step as one line of at most `columns` characters, with a bar if its size is known. */
 export const draw = ({ done, message, stage, total }: ProgressEvent, columns: number): string => {
   const text = `${stage}: ${message}`
   if (done === undefined || total === undefined || total <= 0) return text.slice(0, columns)
@@ -15,7 +15,7 @@ export const draw = ({ done, message, stage, total }: ProgressEvent, columns: nu
   return `${text.slice(0, Math.max(0, columns - bar.length))}${bar}`.slice(0, columns)
 }
 
-/** Somebody who shows progress. `clear` takes the changing line away before anything else is written. */
+/** Shows progress. `clear` erases the changing line before other output is written. */
 export interface Drawer {
   readonly show: (event: ProgressEvent) => Effect.Effect<void>
   readonly clear: Effect.Effect<void>
@@ -42,7 +42,7 @@ export const make = (stream: Pick<WriteStream, "write" | "isTTY" | "columns">): 
 
 const silent: Drawer = { show: () => Effect.void, clear: Effect.void }
 
-/** Runs with progress on stderr, unless `quiet`. */
+/** Runs an effect with progress on stderr, unless `quiet`. */
 export const withProgress = <A, E, R>(
   quiet: boolean,
   body: (drawer: Drawer) => Effect.Effect<A, E, R>

@@ -1,4 +1,4 @@
-/** `--secret`: what the code may use and not see. The value is in no argument, where every process could read it. */
+/** `--secret`: values that the code can use but not see. No argument has the value, because every process could read it there. */
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
@@ -8,26 +8,26 @@ import { variable } from "../internal/Environment.ts"
 import type { Secrets } from "../Secrets.ts"
 import { Leave } from "./ending.ts"
 
-/** A secret as it is asked for; `from` is a variable of this process, or a file when there is a slash in it. */
+/** A requested secret; `from` is a variable of this process, or a file if it contains a slash. */
 export interface Wanted {
   readonly name: string
   readonly from: string
   readonly hosts: ReadonlyArray<string>
 }
 
-/** Splits `NAME[=FROM]@HOST,…` at the last `@`; whether the hosts are good ones is the library's to say. */
+/** Splits `NAME[=FROM]@HOST,…` at the last `@`; the library checks the hosts. */
 export const parseSecret = (text: string): Option.Option<Wanted> => {
   const [, name, from, hosts] = /^([A-Za-z_]\w*)(?:=(.+))?@([^@]+)$/s.exec(text) ?? []
   if (name === undefined || hosts === undefined) return Option.none()
   return Option.some({ name, from: from ?? name, hosts: hosts.split(",") })
 }
 
-/** `--secret`, any number of times. */
+/** `--secret`, which may be repeated. */
 export const secret = Flag.String("secret").pipe(
   Flag.withMetavar("NAME[=FROM]@HOST[,HOST]"),
   Flag.withDescription(
-    "Give the code a placeholder in the variable NAME, which becomes a secret in headers of HTTPS requests to HOST (--allow it too). " +
-      "It is read from the variable FROM of this command, or from a file when FROM has a slash; may be repeated"
+    "Set the variable NAME to a placeholder, which the secret replaces in headers of HTTPS requests to HOST (also --allow HOST). " +
+      "The secret is read from the variable FROM of this command, or from a file if FROM contains a slash; may be repeated"
   ),
   Flag.filterMap(parseSecret, () => "NAME@HOST, NAME=VARIABLE@HOST or NAME=./FILE@HOST"),
   Flag.atLeast(0)
@@ -49,7 +49,7 @@ const read = ({ from, name }: Wanted): Effect.Effect<string, Leave> => {
   )
 }
 
-/** Reads the values. */
+/** Reads the values of the secrets. */
 export const secretsOf = (wanted: ReadonlyArray<Wanted>): Effect.Effect<Secrets, Leave> =>
   Effect.map(
     Effect.forEach(wanted, (it) =>

@@ -1,4 +1,4 @@
-/** What the commands about this host work on, below the sandbox itself. */
+/** The services of the commands about this host. */
 import * as Layer from "effect/Layer"
 import { Host } from "../Host.ts"
 import { Image } from "../Image.ts"

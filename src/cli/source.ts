@@ -1,4 +1,4 @@
-/** Where the code of `run` comes from: the pure part. */
+/** Decides where the code of `run` comes from and what language it is; reads nothing. */
 import type { Language } from "../Execution.ts"
 
 const languages: { readonly [extension: string]: Language } = {
@@ -12,31 +12,31 @@ const languages: { readonly [extension: string]: Language } = {
   ".bash": "bash"
 }
 
-/** The file name extensions that tell a language. */
+/** The file name extensions with a known language. */
 const extensions: ReadonlyArray<string> = Object.keys(languages)
 
-/** The language a file name's extension stands for. */
+/** The language of a file, by its extension. */
 export const languageOf = (file: string): Language | undefined => {
   const extension = /[^/]*(\.[^./]+)$/.exec(file)?.[1]?.toLowerCase()
   return extension !== undefined && Object.hasOwn(languages, extension) ? languages[extension] : undefined
 }
 
-/** Whether text given as code is more likely the name of a script: one word, without anything that only code has. */
+/** Whether text given as code is probably the name of a script: one word without characters that only code has. */
 export const looksLikeFile = (text: string): boolean =>
   !/[\s()[\]{};='"`<>|&$*!\\]/.test(text) && (text.includes("/") || languageOf(text) !== undefined)
 
-/** What is to be run: code from the command line, or a file, where `-` is stdin. */
+/** The code to run: from the command line, from stdin or from a file. */
 export type Source =
   | { readonly _tag: "Code"; readonly code: string; readonly language: Language }
   | { readonly _tag: "Stdin"; readonly language: Language }
   | { readonly _tag: "File"; readonly file: string; readonly language: Language }
 
-/** Why the command line names nothing that can be run; `missing` when it says nothing at all. */
+/** Why the command line names nothing to run; `missing` when it has no code at all. */
 export type Problem = { readonly _tag: "Problem"; readonly message: string; readonly missing: boolean }
 
 const problem = (message: string, missing = false): Problem => ({ _tag: "Problem", message, missing })
 
-/** Decides what the command line asks to run. */
+/** Finds the source that the command line names; `-` is stdin. */
 export const sourceOf = (
   code: string | undefined,
   file: string | undefined,

@@ -1,4 +1,4 @@
-/** `--trace`: gathers the spans of a command and draws them as a tree with times. */
+/** `--trace`: collects the spans of a command and draws them as a tree with times. */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -6,10 +6,10 @@ import * as Option from "effect/Option"
 import * as Tracer from "effect/Tracer"
 import { write } from "./output.ts"
 
-/** Spans kept at the most; a command has a few dozen. */
+/** The most spans that are collected; a command has a few dozen. */
 const maxSpans = 10_000
 
-/** Gathers every span. */
+/** Makes a tracer that collects every span. */
 export const gather = (): { readonly tracer: Tracer.Tracer; readonly spans: ReadonlyArray<Tracer.Span> } => {
   const spans: Array<Tracer.Span> = []
   const tracer = Tracer.make({
@@ -26,7 +26,7 @@ const prefix = "exec_sandbox."
 
 const value = (it: unknown): string => (typeof it === "string" ? it : JSON.stringify(it))
 
-/** What a span says about itself: its attributes, and how it ended where that was not well. */
+/** A span's attributes, and how it ended if it failed. */
 const details = (span: Tracer.Span): string => {
   const said = [...span.attributes]
     .filter(([name]) => name.startsWith(prefix))
@@ -43,7 +43,7 @@ const details = (span: Tracer.Span): string => {
 
 const ms = (nanos: bigint): string => (Number(nanos) / 1e6).toFixed(1)
 
-/** Spans as lines: when each began, in ms from the first, how long it took, and its name below the span it is part of. */
+/** Draws a line per span: its start in ms after the first, how long it took in ms, and its name, indented below its parent. */
 export const draw = (spans: ReadonlyArray<Tracer.Span>): string => {
   const sorted = spans.toSorted((a, b) => (a.status.startTime < b.status.startTime ? -1 : 1))
   const origin = sorted[0]?.status.startTime ?? 0n
@@ -72,7 +72,7 @@ export const draw = (spans: ReadonlyArray<Tracer.Span>): string => {
     .join("")
 }
 
-/** Runs an effect, and prints its spans to stderr when it has ended, however it has. */
+/** Runs an effect and prints its spans to stderr at its end, also when it failed. */
 export const traced = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
   Effect.suspend(() => {
     const { spans, tracer } = gather()

@@ -1,4 +1,4 @@
-/** `--upload` and `--download`: files that go with a run. */
+/** `--upload` and `--download`: copies files before and after a run. */
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
@@ -9,13 +9,13 @@ import type { Session } from "../Session.ts"
 import { Leave, lineOf } from "./ending.ts"
 import { write } from "./output.ts"
 
-/** What goes where: from one side to the other. */
+/** A path on the host and a path in the guest. */
 export interface Pair {
   readonly host: string
   readonly guest: string
 }
 
-/** Splits `HOST:GUEST` at the first colon; both are needed. */
+/** Splits `HOST:GUEST` at the first colon; both parts are required. */
 export const parseUpload = (text: string): Option.Option<Pair> => {
   const at = text.indexOf(":")
   return at < 1 || at === text.length - 1
@@ -23,7 +23,7 @@ export const parseUpload = (text: string): Option.Option<Pair> => {
     : Option.some({ host: text.slice(0, at), guest: text.slice(at + 1) })
 }
 
-/** Splits `GUEST[:HOST]`; without HOST it is the same name in the current directory. */
+/** Splits `GUEST[:HOST]`; HOST defaults to the same name in the current directory. */
 export const parseDownload = (text: string): Option.Option<Pair> => {
   const at = text.indexOf(":")
   const guest = at === -1 ? text : text.slice(0, at)
@@ -35,7 +35,7 @@ export const parseDownload = (text: string): Option.Option<Pair> => {
   return Option.some({ guest, host })
 }
 
-/** `--upload`, any number of times. */
+/** `--upload`, which may be repeated. */
 export const upload = Flag.String("upload").pipe(
   Flag.withMetavar("HOST:GUEST"),
   Flag.withDescription("Copy a file or directory into the VM before the run; may be repeated"),
@@ -43,7 +43,7 @@ export const upload = Flag.String("upload").pipe(
   Flag.atLeast(0)
 )
 
-/** `--download`, any number of times. */
+/** `--download`, which may be repeated. */
 export const download = Flag.String("download").pipe(
   Flag.withMetavar("GUEST[:HOST]"),
   Flag.withDescription("Copy a file or directory out of the VM after the run, also when it failed; may be repeated"),
@@ -57,13 +57,13 @@ const failed = (error: FileFailure): Leave =>
     why: error.message
   })
 
-/** The target itself, or in it where it is a directory, as `cp` does. */
+/** The target, or a path inside it if it is a directory, as with `cp`. */
 const inside = ({ guest, host }: Pair): string => {
   const directory = statSync(host, { throwIfNoEntry: false })?.isDirectory() === true
   return host.endsWith("/") || directory ? join(host, basename(guest)) : host
 }
 
-/** Each is tried: one that is missing must not cost the others. */
+/** Copies every download; a missing one does not stop the others. */
 const fetchAll = (session: Session, downloads: ReadonlyArray<Pair>): Effect.Effect<ReadonlyArray<Leave>> =>
   Effect.gen(function* () {
     const problems: Array<Leave> = []
@@ -79,8 +79,8 @@ const report = (problems: ReadonlyArray<Leave>): Effect.Effect<void> =>
   Effect.forEach(problems, ({ why = "" }) => Effect.ignore(write(process.stderr, lineOf(why))), { discard: true })
 
 /**
- * Runs something in a session between the uploads and the downloads. A failed run is still the one that decides the exit
- * code; what could not be fetched then is a line on stderr.
+ * Runs an effect in a session between the uploads and the downloads. A failed run decides the exit code; failed downloads are
+ * then only reported on stderr.
  */
 export const between = <A, E, R>(
   session: Session,

@@ -1,4 +1,4 @@
-/** The version of this package, read from its package.json only when it is asked for. */
+/** The version of this package, read from package.json only when it is needed. */
 import { readFileSync } from "node:fs"
 
 /** For example `0.1.0`. */

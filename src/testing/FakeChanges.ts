@@ -1,4 +1,4 @@
-/** Which files of the test kit are not what they were. */
+/** Reports which files of the fake disk have changed. */
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import type { ChangeCounts } from "../guest/Evidence.ts"
@@ -6,15 +6,15 @@ import { ChangeLine, type ChangesAsked, maxText, maxTexts } from "../guest/Metho
 import { agentsDirectory, type FakeDisk, type Node, targetOf } from "./FakeDisk.ts"
 import type { Answer } from "./FakeFiles.ts"
 
-/** All files of one moment. */
+/** All files at one moment. */
 export type Moment = ReadonlyMap<string, Node>
 
 export interface FakeChanges {
   /** The session begins. */
   readonly begin: () => void
-  /** What is different since. */
+  /** Reports the differences since a moment. */
   readonly since: (then: Moment, asked: ChangesAsked) => { readonly data: Buffer; readonly end: ChangeCounts }
-  /** Answers a request, or has nothing for another method or a mark that is not there. */
+  /** Answers a request; `undefined` for another method or an unknown mark. */
   readonly answer: (request: unknown) => Answer | undefined
 }
 
@@ -40,7 +40,7 @@ const stateOf = (node: Node): NonNullable<ChangeLine["after"]> => ({
   ...(node.type === "symlink" && { target: targetOf(node) })
 })
 
-/** Text as it is, or nothing for other bytes. */
+/** A file's text; `undefined` for bytes that are not text. */
 const textOf = (node: Node | undefined): string | undefined => {
   if (node?.type !== "file") return ""
   const text = node.bytes.toString("utf8")
@@ -67,7 +67,7 @@ const differences = (then: Moment, now: Moment): ReadonlyArray<Difference> => {
     const before = then.get(path)
     const from = before === undefined ? gone.get(after) : undefined
     if (from !== undefined) {
-      // It is the same file under another name.
+      // The same file under another name.
       gone.delete(after)
       found.push({ kind: "renamed", path, from, before: after, after })
     } else if (before === undefined) found.push({ kind: "created", path, before, after })
@@ -81,7 +81,7 @@ const differences = (then: Moment, now: Moment): ReadonlyArray<Difference> => {
 
 const nothing = Buffer.alloc(0)
 
-/** What a file holds; a link and a directory hold nothing. */
+/** A file's content; empty for a link or directory. */
 const contentOf = (node: Node | undefined): Buffer => (node?.type === "file" ? node.bytes : nothing)
 
 const lineOf = ({ after, before, from, kind, path }: Difference, texts: boolean): ChangeLine => {
@@ -103,13 +103,13 @@ const lineOf = ({ after, before, from, kind, path }: Difference, texts: boolean)
     : { ...common, text: "text", old, new: fresh }
 }
 
-/** There were too many texts before it. */
+/** A line without its texts, because those before it used up the budget. */
 const withoutText = (line: ChangeLine): ChangeLine => {
   const { new: _, old: __, ...rest } = line
   return { ...rest, text: "budget" }
 }
 
-/** Over a guest's files. */
+/** Reports changes of a guest's files. */
 export const make = (disk: FakeDisk): FakeChanges => {
   let start: Moment = disk.all()
   const marks = new Map<number, Moment>()

@@ -1,8 +1,8 @@
-/** A disk in memory: files, directories and links by their absolute names, and who is told of what becomes of them. */
+/** A disk in memory: files, directories and links by their absolute names, and listeners for their changes. */
 import * as path from "node:path/posix"
 import * as FileName from "../internal/FileName.ts"
 
-/** A file; one that is written to is another. A link's bytes are what it points at. */
+/** A file, directory or link. It does not change: a write makes another. The bytes of a link are its target. */
 export interface Node {
   readonly type: "file" | "directory" | "symlink"
   readonly bytes: Buffer
@@ -10,7 +10,7 @@ export interface Node {
   readonly modified: number
 }
 
-/** What became of one name; `put` is a whole new content in a file's place. */
+/** A change of one name; `put` replaces a file with new content in one step. */
 export interface Happening {
   readonly kind: "create" | "put" | "modify" | "remove" | "rename"
   readonly path: string
@@ -29,44 +29,44 @@ export type Code =
   | "ENAMETOOLONG"
   | "EIO"
 
-/** Where a path leads, whether or not something is there; or why nowhere. */
+/** Where a path leads, whether or not a file is there; or the errno why it leads nowhere. */
 export type Found = { readonly at: string; readonly node: Node | undefined } | Code
 
 export interface FakeDisk {
-  /** The same files by themselves. */
+  /** A copy of the disk. */
   readonly copy: () => FakeDisk
-  /** All there are now, by their absolute names. */
+  /** All files now, by their absolute names. */
   readonly all: () => ReadonlyMap<string, Node>
-  /** A file's content, or nothing. */
+  /** A file's content, or `undefined`. */
   readonly read: (name: string) => Uint8Array | undefined
-  /** Writes into a file as a program does, with all directories above it. */
+  /** Writes a file as a program does, and makes the directories above it. */
   readonly write: (name: string, content: string | Uint8Array) => void
-  /** What there is; `follow` says whether of a link itself or of what it points at. */
+  /** Finds a file; `follow` says whether a link at the end is followed. */
   readonly find: (name: string, follow: boolean) => Found
   /** The names in a directory, in order. */
   readonly below: (at: string) => ReadonlyArray<string>
-  /** Makes the directories that are missing above a name. */
+  /** Makes the missing directories above a name. */
   readonly parents: (at: string, now: number) => Code | undefined
-  /** Puts it there, in place of what there is. `program`: as a program writes, not in one step. */
+  /** Puts a file there and replaces what is there: in one step, or with `program` as a program writes. */
   readonly place: (at: string, node: Node, program?: boolean) => void
-  /** Gives a directory its mode and time, which nobody is told. */
+  /** Gives a directory its mode and time, without telling the listeners. */
   readonly settle: (at: string, node: Node) => void
-  /** Takes it away with all below. */
+  /** Removes a file or a whole directory. */
   readonly remove: (at: string) => void
   readonly rename: (from: string, to: string) => void
-  /** Tells what happens from now on, until what it gives is called. */
+  /** Calls `listener` for each change from now on, until the function that it returns is called. */
   readonly watch: (listener: (happening: Happening) => void) => () => void
 }
 
 const home = "/home/user"
 
-/** What the agent keeps there is nobody's change. */
+/** The agent's own directory; its files are not reported as changes. */
 export const agentsDirectory = "/var/lib/exec-sandbox"
 
-/** What a link points at. */
+/** The target of a link. */
 export const targetOf = (link: Node): string => FileName.fromBytes(link.bytes)
 
-/** Links that are followed in one path. */
+/** The most links that are followed in one path. */
 const maxLinks = 40
 
 const nothing = Buffer.alloc(0)
@@ -82,7 +82,7 @@ const standard = ["/", "/home", home, "/tmp", "/var", "/var/lib", agentsDirector
 
 export const make = (): FakeDisk => over(new Map(standard.map((name) => [name, directory(0)])))
 
-/** A path as it is meant, from the root on; links and `..` are as they were written. */
+/** An absolute path; links and `..` stay as they were written. */
 export const absolute = (name: string): string => (name.startsWith("/") ? name : `${home}/${name}`)
 
 const over = (nodes: Map<string, Node>): FakeDisk => {
@@ -166,7 +166,7 @@ const over = (nodes: Map<string, Node>): FakeDisk => {
     place,
     settle: (at, node) => void nodes.set(at, node),
     remove: (at) => {
-      // The deepest first, as a kernel would have it.
+      // The deepest first, as a kernel would report it.
       for (const it of within(at).toSorted((a, b) => (a < b ? 1 : -1))) {
         nodes.delete(it)
         tell({ kind: "remove", path: it })

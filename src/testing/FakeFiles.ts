@@ -1,4 +1,4 @@
-/** Answers what `session.files` asks of a guest, over a disk in memory. Nobody owns anything there: nothing is refused. */
+/** Answers the requests of `session.files` from a disk in memory. It has no owners, so it denies no access. */
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import * as path from "node:path/posix"
@@ -6,7 +6,7 @@ import { encodeName, Name } from "../guest/Names.ts"
 import * as FileName from "../internal/FileName.ts"
 import { type Code, directory, type FakeDisk, type Node } from "./FakeDisk.ts"
 
-/** The guest's answer: bytes to send, and its END. */
+/** The guest's answer: bytes to send, and the END. */
 export interface Answer {
   readonly data?: Uint8Array
   readonly end: object
@@ -40,10 +40,10 @@ const stat = ({ bytes, mode, modified, type }: Node) => ({
   ...(type === "symlink" && { target: encodeName(FileName.fromBytes(bytes)) })
 })
 
-/** What is asked with the path itself, not with what a link points at. */
+/** Methods that apply to a link itself, not to its target. */
 const ofItself = new Set(["file.remove", "file.rename", "file.makeDirectory"])
 
-/** Answers a request; `content` is what was sent with it. Nothing for a method that is not there. */
+/** Answers a request; `content` is the data sent with it. `undefined` for an unknown method. */
 export const answer = (disk: FakeDisk, request: unknown, content: Uint8Array, now: number): Answer | undefined => {
   const decoded = Option.getOrUndefined(decode(request))
   if (decoded === undefined) return undefined

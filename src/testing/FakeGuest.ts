@@ -1,4 +1,4 @@
-/** A guest that speaks the channel's protocol as the agent does, and whose programs are the test's script. */
+/** A fake guest: it speaks the protocol as the agent does, and runs the test's script instead of programs. */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as FiberMap from "effect/FiberMap"
@@ -9,7 +9,6 @@ import type * as Scope from "effect/Scope"
 import { encode, encodeJson, endFlag, type Frame, Kind, magic, makeDecoder, Sub } from "../guest/Frame.ts"
 import { protocol } from "../guest/Hello.ts"
 import { Size } from "../Process.ts"
-import type { Reply, Start, Task } from "../Testing.ts"
 import * as FakeFiles from "./FakeFiles.ts"
 import type { FakeMachine } from "./FakeMachine.ts"
 import type { Memory } from "./FakeMemory.ts"
@@ -19,6 +18,7 @@ import * as FakeStreams from "./FakeStreams.ts"
 import * as FakeTasks from "./FakeTasks.ts"
 import * as FakeTrees from "./FakeTrees.ts"
 import * as FakeWatch from "./FakeWatch.ts"
+import type { Reply, Start, Task } from "./Script.ts"
 
 const decodeHello = Schema.decodeUnknownOption(
   Schema.Struct({ purpose: Schema.String, env: FakeStreams.Environment, network: Schema.Unknown })
@@ -39,7 +39,7 @@ const parse = (payload: Buffer): unknown => {
   }
 }
 
-/** What the caller tells a process that runs. */
+/** Handles a note for a running process: a signal, a close or a resize. */
 const onNote = (streams: FakeStreams.FakeStreams, it: FakeStreams.Serving, note: unknown): void => {
   const order = Option.getOrUndefined(decodeOrder(note))
   if (order?.event === "signal") FakeStreams.signal(it, order.signal)
@@ -48,7 +48,7 @@ const onNote = (streams: FakeStreams.FakeStreams, it: FakeStreams.Serving, note:
   if (size !== undefined && it.terminal !== null) it.terminal = { cols: size.cols, rows: size.rows }
 }
 
-/** Serves one machine until its scope ends. `run` is the script; `number` is which VM it is; `memory` is what it has. */
+/** Serves one machine until the scope closes. `run` is the script, `number` the number of the VM, `memory` its state. */
 export const serve = Effect.fnUntraced(function* (
   fake: FakeMachine,
   number: number,
@@ -82,7 +82,7 @@ export const serve = Effect.fnUntraced(function* (
     violate: (it) => send(encode(15, it.id, 0, new Uint8Array()))
   })
 
-  /** Answers what is asked of files and of what has changed; nothing for what is not there. */
+  /** Answers requests about files and changes; `undefined` for an unknown method. */
   const answerOf = Effect.fnUntraced(function* (it: FakeStreams.Serving) {
     const now = yield* Clock.currentTimeMillis
     const { method } = it.open
@@ -110,7 +110,7 @@ export const serve = Effect.fnUntraced(function* (
     streams.finish(it, Kind.End, { listening: Option.isSome(found) })
   })
 
-  /** Connects the host with a server. */
+  /** Connects the host to a server of the guest. */
   const dial = (it: FakeStreams.Serving): void => {
     const port = it.open.port ?? 0
     const connect = Effect.callback<void>((resume) => {
@@ -134,7 +134,7 @@ export const serve = Effect.fnUntraced(function* (
         forkBehind
       )
       if (near === undefined) {
-        streams.finish(it, Kind.Reset, { code: "refused", message: `nobody listens at port ${port}` })
+        streams.finish(it, Kind.Reset, { code: "refused", message: `no server listens on port ${port}` })
         return resume(Effect.void)
       }
       FakeStreams.takeInput(it, near.feed)
@@ -152,7 +152,7 @@ export const serve = Effect.fnUntraced(function* (
     const it = FakeStreams.serving(frame.stream, open.value, request)
     streams.begin(it)
     switch (it.open.method) {
-      // What comes with these is awaited.
+      // These wait for the data that follows.
       case "exec":
       case "file.write":
       case "tree.write":
@@ -175,7 +175,7 @@ export const serve = Effect.fnUntraced(function* (
     const sub = frame.flags & 0x0f
     const last = (frame.flags & endFlag) !== 0
     const bytes = Buffer.from(frame.payload)
-    // A server takes at its own pace.
+    // A server reads at its own pace.
     if (it.open.method !== "dial") streams.consumed(it, bytes.length)
     if (sub === Sub.stdin) {
       if (bytes.length > 0) it.feed(bytes)

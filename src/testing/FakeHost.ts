@@ -1,4 +1,4 @@
-/** The machines of the test kit: they are made, they live and die, and what their guests remember can be saved. */
+/** Makes, counts, kills and saves the machines of the test kit. */
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as Scope from "effect/Scope"
@@ -8,14 +8,15 @@ import { PackageError, type Packages, parsed, Policy, refused } from "../Package
 import type { Isolation } from "../Receipt.ts"
 import { BootFailed, fail, type SandboxError, SnapshotFailed } from "../SandboxError.ts"
 import { type Clone, machineMemoryMiB } from "../Template.ts"
-import type { Machines, Options, Reply, Start, Task } from "../Testing.ts"
 import type * as Vm from "../Vm.ts"
 import { over } from "../vm/Start.ts"
 import * as FakeGuest from "./FakeGuest.ts"
 import * as FakeMachine from "./FakeMachine.ts"
 import * as FakeMemory from "./FakeMemory.ts"
+import type { Machines } from "./Machines.ts"
+import type { Options, Reply, Start, Task } from "./Script.ts"
 
-/** What a receipt of the test kit says: nothing isolates a script. */
+/** The isolation in receipts of the test kit: none, because a script runs in the test's process. */
 const isolation: Isolation = {
   accelerator: "tcg",
   boundary: "emulated",
@@ -25,14 +26,14 @@ const isolation: Isolation = {
   cgroup: null
 }
 
-/** Tasks that `Machines` remembers. */
+/** The most tasks that `Machines` records. */
 const maxTasks = 10_000
 
-/** Saves machines, and starts others with what was saved. */
+/** Saves the state of machines, and starts machines from it. */
 export interface Saver {
-  /** What a guest remembers in this moment. */
+  /** A copy of a guest's state at this moment. */
   readonly copy: (vm: Vm.Vm) => Effect.Effect<FakeMemory.Memory, SandboxError>
-  /** A machine of its own that goes on from there. */
+  /** Starts a machine from such a copy. */
   readonly start: (memory: FakeMemory.Memory) => Effect.Effect<Vm.Vm, SandboxError, Scope.Scope>
   /** See `Parker`. */
   readonly prepare: (vm: Vm.Vm, capacity: Capacity["Service"]) => Effect.Effect<Prepared, SandboxError, Scope.Scope>
@@ -41,7 +42,7 @@ export interface Saver {
 const notSaved = (problem: string): SandboxError =>
   fail(new SnapshotFailed({ snapshot: null, kind: "capture", problem }))
 
-/** Makes the machines of a kit; `origin` names their template. */
+/** Makes the machines of a kit; `origin` is the name of their template. */
 export const make = (options: Options, origin: string) =>
   Effect.map(Policy, (policy) => {
     const live = new Map<number, FakeMachine.FakeMachine>()
@@ -109,13 +110,13 @@ export const make = (options: Options, origin: string) =>
         Effect.suspend(() => {
           const guest = guests.get(vm)
           return guest === undefined
-            ? Effect.fail(notSaved("it is none of this kit's"))
+            ? Effect.fail(notSaved("its VM is not from this test kit"))
             : Effect.succeed(FakeMemory.copyOf(guest.memory))
         }),
       start: another,
       prepare: Effect.fnUntraced(function* (vm, capacity) {
         const guest = guests.get(vm)
-        const problem = guest === undefined ? "it is none of this kit's" : guest.start.parkFails
+        const problem = guest === undefined ? "its VM is not from this test kit" : guest.start.parkFails
         if (guest === undefined || problem !== undefined) return yield* notSaved(problem ?? "")
         const { memory, number, start } = guest
         yield* Effect.addFinalizer(() => Effect.ignore(vm.resume))
@@ -149,7 +150,7 @@ export const make = (options: Options, origin: string) =>
       kill: (vm) =>
         Effect.callback((resume) => {
           live.get(vm)?.die("killed", "QEMU ended (SIGKILL)")
-          // Whoever holds the other end of its channel learns of it first.
+          // The other end of its channel notices first.
           setImmediate(() => resume(Effect.void))
         }),
       remakeTemplate: Effect.sync(() => void generation++),

@@ -1,4 +1,4 @@
-/** A machine without a process: its channel is a pipe in memory, at whose other end a scripted guest sits. */
+/** A machine without a process: its channel is a pipe in memory, with a scripted guest at the other end. */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
@@ -7,8 +7,8 @@ import { lateSpan, currentSpan } from "../internal/Observe.ts"
 import { type End, type Machine, MachineFailure } from "../qemu/Machine.ts"
 
 /**
- * Two ends of a pipe. What is written to one is read from the other before the write returns, so that nothing depends on how
- * Node's own queue and a test's clock take turns. Credits of the channel bound what waits.
+ * Two ends of a pipe. Bytes written to one end are read from the other before the write returns, so that nothing depends on how
+ * Node's queue and a test's clock interleave. The channel's credit bounds the bytes that wait.
  */
 export const pipe = (): readonly [Duplex, Duplex] => {
   const ends: Array<Duplex> = []
@@ -28,7 +28,7 @@ export const pipe = (): readonly [Duplex, Duplex] => {
         done(error)
       }
     })
-    // A readable that was asked once hands on at once what is pushed.
+    // After one read a readable passes on at once what is pushed.
     end.read(0)
     end.on("error", () => {})
     return end
@@ -41,7 +41,7 @@ export const pipe = (): readonly [Duplex, Duplex] => {
 export interface FakeMachine {
   readonly machine: Machine
   readonly guest: Duplex
-  /** While it is true the guest's time stands still. */
+  /** Whether the guest is paused. */
   readonly paused: () => boolean
   readonly onResume: (listener: () => void) => void
   /** Ends it from outside, as a signal or a crash would. */
@@ -49,7 +49,7 @@ export interface FakeMachine {
   readonly alive: () => boolean
 }
 
-/** Starts one; the scope's end kills it. */
+/** Starts a machine; closing the scope kills it. */
 export const make = Effect.fnUntraced(function* (
   ended: (end: End) => void
 ): Effect.fn.Return<FakeMachine, never, Scope.Scope> {

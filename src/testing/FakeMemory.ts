@@ -1,20 +1,20 @@
-/** What a guest of the test kit remembers. */
+/** The state of a fake guest. */
 import type * as Semaphore from "effect/Semaphore"
 import * as FakeChanges from "./FakeChanges.ts"
 import * as FakeDisk from "./FakeDisk.ts"
 import * as FakePorts from "./FakePorts.ts"
 
-/** What a guest has in its memory and on its disk between tasks. */
+/** A guest's memory and disk between tasks. */
 export interface Memory {
   readonly lanes: Map<string, Semaphore.Semaphore>
   readonly states: Map<string, Map<string, unknown>>
   readonly disk: FakeDisk.FakeDisk
   readonly changes: FakeChanges.FakeChanges
   readonly ports: FakePorts.FakePorts
-  /** What was installed, as `python:pandas==2.2.3`. */
+  /** The installed packages, such as `python:pandas==2.2.3`. */
   readonly packages: ReadonlyArray<string>
   env: Readonly<Record<string, string>>
-  /** Programs may ask for connections. */
+  /** Whether programs may ask for connections. */
   wayOut: boolean
   pid: number
 }
@@ -31,10 +31,10 @@ const over = (disk: FakeDisk.FakeDisk, ports: FakePorts.FakePorts, packages: Rea
   pid: 1000
 })
 
-/** A new machine with these packages. */
+/** The state of a new machine with these packages. */
 export const empty = (packages: ReadonlyArray<string> = []): Memory => over(FakeDisk.make(), FakePorts.make(), packages)
 
-/** The same for another guest. */
+/** A copy for another guest. */
 export const copyOf = ({ disk, env, packages, pid, ports, states }: Memory): Memory => ({
   ...over(disk.copy(), ports.copy(), packages),
   states: new Map([...states].map(([lane, state]) => [lane, new Map(state)])),

@@ -1,4 +1,4 @@
-/** The network of the test kit: connects that a guest asks the host for, and a world in which nothing is dialled. */
+/** The network of the test kit: a guest's requests for connections, and a world in which nothing is dialled. */
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
@@ -8,7 +8,7 @@ import { Dialler, DialFailed } from "../egress/Dial.ts"
 import { Finder } from "../egress/Registries.ts"
 import { Resolver } from "../egress/Resolver.ts"
 import { encodeJson, type Frame, Kind } from "../guest/Frame.ts"
-import type { World } from "../Testing.ts"
+import type { World } from "./Script.ts"
 
 const decodeNote = Schema.decodeUnknownOption(
   Schema.fromJsonString(
@@ -17,15 +17,15 @@ const decodeNote = Schema.decodeUnknownOption(
 )
 
 export interface FakeNetwork {
-  /** The name of the errno that a connect fails with; `null` when it does not. */
+  /** Asks for a connection: the name of the errno that it fails with, or `null` when it was made. */
   readonly connect: (host: string, port: number) => Effect.Effect<string | null>
-  /** A frame on a stream that this guest has opened. */
+  /** Handles a frame on a stream that this guest opened. */
   readonly frame: (frame: Frame) => void
-  /** A new epoch: nobody answers any more. */
+  /** A new epoch: all open requests fail. */
   readonly clear: () => void
 }
 
-/** `open` gives a number of the guest's own. */
+/** `open` gives the number of a new stream of the guest. */
 export const make = (send: (bytes: Uint8Array) => void, open: () => number): FakeNetwork => {
   const asked = new Map<number, (errno: string | null) => void>()
   const answer = (id: number, errno: string | null): void => {
@@ -49,7 +49,7 @@ export const make = (send: (bytes: Uint8Array) => void, open: () => number): Fak
       const note = Option.getOrUndefined(decodeNote(payload.toString("utf8")))
       if (note?.event === "refused") answer(stream, note.errno ?? "ENETUNREACH")
       if (note?.event !== "connected" || !asked.has(stream)) return
-      // Nothing is said on it.
+      // The connection is closed without sending anything.
       send(encodeJson(Kind.End, stream, {}))
       answer(stream, null)
     },
@@ -59,7 +59,7 @@ export const make = (send: (bytes: Uint8Array) => void, open: () => number): Fak
   }
 }
 
-/** What lies beyond the host: every name has an address, and what happens at it is the test's to say. */
+/** The network outside the host: every name has an address, and `given` decides how a connection to it ends. */
 export const world = (given: World): Layer.Layer<never> => {
   const addresses = new Map<string, string>()
   const names = new Map<string, string>()
@@ -67,7 +67,7 @@ export const world = (given: World): Layer.Layer<never> => {
     const known = addresses.get(name)
     if (known !== undefined) return known
     const at = addresses.size + 1
-    // Addresses that nobody guards; they mean nothing out there.
+    // Addresses that no rule reserves; they are never dialled.
     const address = `11.${(at >> 16) & 255}.${(at >> 8) & 255}.${at & 255}`
     addresses.set(name, address)
     names.set(address, name)
@@ -81,7 +81,7 @@ export const world = (given: World): Layer.Layer<never> => {
         return code === null ? Effect.succeed(new net.Socket()) : Effect.fail(new DialFailed({ code }))
       })
     ),
-    // Nobody looks into this host's configuration, or asks a registry.
+    // Neither this host's configuration nor a registry is read.
     Layer.succeed(Finder, () => ({ indexes: [], env: {}, trusted: { env: {}, credentials: [] }, withheld: [] }))
   )
 }

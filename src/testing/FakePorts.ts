@@ -1,16 +1,16 @@
-/** The servers of a guest of the test kit, and the connections into them. */
+/** The servers of a fake guest, and the connections to them. */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import type * as Fiber from "effect/Fiber"
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http"
 import { Duplex, Readable } from "node:stream"
 import { pipeline } from "node:stream/promises"
-import type { HttpHandler, Server, TcpHandler } from "../Testing.ts"
+import type { HttpHandler, Server, TcpHandler } from "./Script.ts"
 
-/** Runs effects of handlers, as long as their machine lives. */
+/** Runs the effects of handlers, as long as their machine lives. */
 export type Run = <A, E>(effect: Effect.Effect<A, E>) => Fiber.Fiber<A, E>
 
-/** Who has started a server, and takes it along when it ends. */
+/** The interpreter or process that started a server; the server ends with it. */
 export type Owner = string
 
 interface Listener {
@@ -22,14 +22,14 @@ interface Listener {
 export interface FakePorts {
   /** The same servers for another guest, without their connections. */
   readonly copy: () => FakePorts
-  /** False where somebody listens already. */
+  /** Starts a server; false when the port is in use. */
   readonly listen: (port: number, server: Server, owner: Owner) => boolean
-  /** Ends a server, and breaks its connections off. */
+  /** Ends a server and breaks its connections. */
   readonly close: (port: number) => void
-  /** Ends all that one has started. */
+  /** Ends all servers that this owner started. */
   readonly leave: (owner: Owner) => void
   readonly at: (port: number) => Listener | undefined
-  /** Waits until somebody listens there. */
+  /** Waits until a server listens on the port. */
   readonly awaitListener: (port: number) => Effect.Effect<void>
 }
 
@@ -73,34 +73,34 @@ export const make = (): FakePorts => over(new Map())
 /** The host's end of a connection. */
 export interface Far {
   readonly connected: () => void
-  /** Sends what the server says, as the host grants credit. */
+  /** Sends the server's bytes, as the host grants credit. */
   readonly send: (bytes: Uint8Array) => Effect.Effect<void>
-  /** The server says no more. */
+  /** The server has ended its side. */
   readonly end: () => void
   /** Both sides have ended. */
   readonly over: () => void
-  /** It was broken off here. */
+  /** The guest broke the connection. */
   readonly broken: () => void
-  /** Grants the host as many bytes again. */
+  /** Grants the host this many bytes of credit. */
   readonly consumed: (bytes: number) => void
 }
 
-/** What the host does to a connection. */
+/** The guest's end of a connection, as the host drives it. */
 export interface Near {
-  /** Bytes of the host's, or its end. */
+  /** Takes bytes from the host, or `null` at their end. */
   readonly feed: (bytes: Uint8Array | null) => void
-  /** It was broken off there. */
+  /** Breaks the connection, because the host did. */
   readonly destroy: () => void
 }
 
-/** Connects; nothing when nobody listens there. */
+/** Connects to the server on a port; `undefined` when there is none. */
 export const connect = (ports: FakePorts, port: number, far: Far, run: Run): Near | undefined => {
   const listener = ports.at(port)
   if (listener === undefined) return undefined
   const waiting: Array<Uint8Array | null> = []
   let wanted = false
   let [said, heard, settled] = [false, false, false]
-  /** As a guest's kernel: what the server has not read yet is no reason to wait. */
+  /** Like a guest's kernel, does not wait for the server to read everything. */
   const settle = (end: () => void): void => {
     if (!settled) end()
     settled = true
@@ -145,13 +145,13 @@ export const connect = (ports: FakePorts, port: number, far: Far, run: Run): Nea
   }
 }
 
-/** A handler of bytes; its connection is broken off when it fails, and ended when it is done. */
+/** Serves bytes; the connection is broken when the handler fails, and ended when it is done. */
 export const tcp = (handler: TcpHandler): Server => ({
   accept: (connection, run) => {
     const fiber = run(
       Effect.suspend(() => {
         const handled = handler(connection)
-        // What is no effect goes on by itself.
+        // A handler without an effect goes on by itself.
         return Effect.isEffect(handled) ? handled : Effect.never
       })
     )
@@ -177,7 +177,7 @@ const respond = async (response: Response, outgoing: ServerResponse): Promise<vo
   else await pipeline(response.body, outgoing)
 }
 
-/** A server of HTTP. A handler that fails is the test's mistake: the answer is 500, with what it said. */
+/** Serves HTTP. A handler that fails is the test's mistake: the answer is status 500, with the error as text. */
 export const http = (handler: HttpHandler): Server => ({
   accept: (connection, run) => {
     const answer = async (incoming: IncomingMessage, outgoing: ServerResponse): Promise<Response> => {
@@ -201,5 +201,5 @@ export const http = (handler: HttpHandler): Server => ({
   }
 })
 
-/** What is given as a server, where a plain function answers HTTP. */
+/** The server that a test gave; a function answers HTTP. */
 export const serverOf = (it: Server | HttpHandler): Server => (typeof it === "function" ? http(it) : it)

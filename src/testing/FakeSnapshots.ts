@@ -1,4 +1,4 @@
-/** Snapshots of the test kit's sessions: the files and the interpreters' state of a moment. */
+/** Snapshots of the test kit's sessions: files, servers and interpreters' state at one moment. */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import type { Capacity } from "../Capacity.ts"

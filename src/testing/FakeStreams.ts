@@ -1,4 +1,4 @@
-/** The streams of a guest of the test kit: what the host has opened, and what the guest says after the end of it. */
+/** The streams of a fake guest: those that the host opened, and the one for late output. */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import type * as Option from "effect/Option"
@@ -10,7 +10,7 @@ export const languages = ["python", "javascript", "typescript", "bash"] as const
 
 export const Environment = Schema.Record(Schema.String, Schema.String)
 
-/** Those of which a program that does not ask for them does not end. */
+/** Signals that do not terminate a process by default. */
 const harmless: ReadonlySet<string> = new Set([
   "SIGCHLD",
   "SIGCONT",
@@ -22,7 +22,7 @@ const harmless: ReadonlySet<string> = new Set([
   "SIGTTOU"
 ])
 
-/** What the kit reads of an OPEN. */
+/** The fields of OPEN that the kit reads. */
 export const decodeOpen = Schema.decodeUnknownOption(
   Schema.Struct({
     method: Schema.String,
@@ -44,33 +44,33 @@ export const decodeOpen = Schema.decodeUnknownOption(
   })
 )
 
-/** A stream that the host has opened. */
+/** A stream that the host opened. */
 export interface Serving {
   readonly id: number
   readonly open: typeof decodeOpen extends (input: unknown) => Option.Option<infer A> ? A : never
   readonly request: unknown
   readonly code: Array<Buffer>
   readonly content: Array<Buffer>
-  /** What came for its stdin before somebody takes it; the last is `null` when no more comes. */
+  /** Input for stdin that arrived before the task reads it; `null` is its end. */
   readonly early: Array<Uint8Array | null>
-  /** Takes what comes for its stdin from then on. */
+  /** Takes input for stdin; replaced when the task reads it. */
   feed: (bytes: Uint8Array | null) => void
-  /** Ends it with this signal. */
+  /** Completed with the signal that ends the task. */
   readonly killed: Deferred.Deferred<string>
-  /** Whether it heeds a signal, and goes on. */
-  heeds: (signal: string) => boolean
-  /** Its terminal's size now. */
+  /** Whether the task handles a signal, and goes on. */
+  handles: (signal: string) => boolean
+  /** The present size of its terminal. */
   terminal: Size | null
   credit: number
   written: number
-  /** It was asked to end. */
+  /** Whether it was asked to end. */
   asked: boolean
-  /** All that went to an output of which the caller keeps only a part, by sub-channel. */
+  /** The whole output by sub-channel, where the caller keeps only a part. */
   readonly kept: Map<number, Array<Buffer>>
   wake: (() => void) | undefined
 }
 
-/** Begins to serve what the host has opened. */
+/** The state of a stream that the host has just opened. */
 export const serving = (id: number, open: Serving["open"], request: unknown): Serving => {
   const early: Array<Uint8Array | null> = []
   return {
@@ -82,7 +82,7 @@ export const serving = (id: number, open: Serving["open"], request: unknown): Se
     early,
     feed: (bytes) => void early.push(bytes),
     killed: Deferred.makeUnsafe(),
-    heeds: (signal) => harmless.has(signal),
+    handles: (signal) => harmless.has(signal),
     terminal: open.pty ?? null,
     credit: initialCredit,
     written: 0,
@@ -92,7 +92,7 @@ export const serving = (id: number, open: Serving["open"], request: unknown): Se
   }
 }
 
-/** From then on somebody takes what comes for its stdin. */
+/** Gives input for stdin to `feed`, first what arrived before. */
 export const takeInput = (it: Serving, feed: (bytes: Uint8Array | null) => void): void => {
   it.feed = feed
   it.early.splice(0).forEach(feed)
@@ -103,33 +103,33 @@ export interface FakeStreams {
   readonly begin: (it: Serving) => void
   /** A number for a stream that the guest opens. */
   readonly next: () => number
-  /** Sends output as the host grants credit for it; of an execution that has ended, as late output. */
+  /** Sends output as the host grants credit; after the end of an execution, sends it as late output. */
   readonly output: (it: Serving, sub: number, text: string | Uint8Array) => Effect.Effect<void>
   readonly note: (it: Serving, event: object) => void
-  /** Asks it once to end, by signals until it heeds one not; what heeds them all is killed a second later. */
+  /** Sends signals in order until one is not handled; a task that handles all of them is killed a second later. Does so once. */
   readonly ask: (it: Serving, ...signals: ReadonlyArray<string>) => void
-  /** Says that a sub-channel has brought everything. */
+  /** Ends a sub-channel. */
   readonly end: (it: Serving, sub: number) => void
-  /** Ends it, once. */
+  /** Ends the stream, once. */
   readonly finish: (it: Serving, kind: typeof Kind.End | typeof Kind.Reset, value: object) => void
-  /** Grants the host as many bytes again. */
+  /** Grants the host this many bytes of credit. */
   readonly consumed: (it: Serving, bytes: number) => void
-  /** The host has granted so many bytes. */
+  /** The host granted this many bytes of credit. */
   readonly credited: (id: number, bytes: number) => void
-  /** The host has left it. */
+  /** The host reset the stream. */
   readonly drop: (id: number) => void
-  /** A new epoch: all are over. Gives the numbers of those that were. */
+  /** A new epoch: ends all streams and gives their numbers. */
   readonly clear: () => ReadonlyArray<number>
 }
 
-/** Ends it by a signal, unless it heeds that. */
+/** Sends a signal, which ends the task unless it handles it; gives whether it did. */
 export const signal = (it: Serving, name: string): boolean => {
-  const heeded = it.heeds(name)
-  if (!heeded) Deferred.doneUnsafe(it.killed, Effect.succeed(name))
-  return heeded
+  const handled = it.handles(name)
+  if (!handled) Deferred.doneUnsafe(it.killed, Effect.succeed(name))
+  return handled
 }
 
-/** `fork` runs what takes a while, as long as the machine lives. */
+/** `fork` runs effects as long as the machine lives. */
 export const make = (
   send: (bytes: Uint8Array) => void,
   fork: (effect: Effect.Effect<unknown>) => unknown
@@ -147,9 +147,9 @@ export const make = (
     }
   }
   const streams = new Map<number, Serving>()
-  /** The last number of those that the guest has opened; they are even. */
+  /** The number of the last stream that the guest opened; they are even. */
   let last = 0
-  /** What carries late output: one stream in an epoch. */
+  /** The stream for late output, one in an epoch. */
   let late = { id: 0, credit: initialCredit, origin: 0, dropped: 0 }
 
   const sendLate = (origin: number, sub: number, bytes: Buffer): void => {

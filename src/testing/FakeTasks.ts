@@ -1,4 +1,4 @@
-/** Runs what a guest of the test kit is asked to run: the test's script, as the agent would run programs. */
+/** Runs the tasks of a fake guest: it runs the test's script as the agent would run programs. */
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
@@ -12,19 +12,19 @@ import { constants } from "node:os"
 import * as path from "node:path/posix"
 import { Kind, Sub } from "../guest/Frame.ts"
 import type { Evidence } from "../guest/Evidence.ts"
-import type { Ending, Reply, Task } from "../Testing.ts"
 import { agentsDirectory } from "./FakeDisk.ts"
 import type { FakeNetwork } from "./FakeNetwork.ts"
 import type { Memory } from "./FakeMemory.ts"
 import * as FakePorts from "./FakePorts.ts"
 import { type FakeStreams, type Serving, takeInput } from "./FakeStreams.ts"
+import type { Ending, Reply, Task } from "./Script.ts"
 
 /** JavaScript and TypeScript share one interpreter. */
 const laneOf = (language: string): string => (language === "typescript" ? "javascript" : language)
 
 const signalNumber = (name: string): number => (constants.signals as { readonly [name: string]: number })[name] ?? 9
 
-/** What every ending has that says nothing else. */
+/** The defaults of an ending. */
 const plain: Required<Omit<Ending, "serves">> = {
   stdout: "",
   stderr: "",
@@ -50,7 +50,7 @@ const evidenceOf = (ending: typeof plain, wallMs: number): Evidence => ({
   usage: { cpuMs: ending.cpuMs, peakMemoryBytes: ending.peakMemoryBytes, wallMs }
 })
 
-/** Somebody else listens where the task would have listened. */
+/** The ending of a task whose port is in use. */
 const taken: Ending = {
   exitCode: 1,
   exception: {
@@ -64,14 +64,14 @@ const taken: Ending = {
   }
 }
 
-/** What a task may do to the machine beside ending. */
+/** The machine around the tasks, and how a task affects it. */
 export interface Around {
   readonly number: number
   readonly run: (task: Task) => Effect.Effect<Reply>
   readonly memory: Memory
   readonly streams: FakeStreams
   readonly network: FakeNetwork
-  /** Runs for as long as the machine lives. */
+  /** Runs effects as long as the machine lives. */
   readonly fork: FakePorts.Run
   readonly die: (by: "killed" | "exited", problem: string) => void
   readonly stall: () => void
@@ -79,14 +79,14 @@ export interface Around {
 }
 
 export interface FakeTasks {
-  /** Runs it to its end, in its turn. */
+  /** Runs a task to its end, in its turn. */
   readonly execute: (it: Serving) => Effect.Effect<void>
 }
 
 export const make = (around: Around): FakeTasks => {
   const { memory, number, streams } = around
   const { changes, disk, lanes, ports, states } = memory
-  /** What runs on behind an interpreter's or a process's back. */
+  /** What goes on in the background, by interpreter or process. */
   const behind = new Map<string, Set<{ readonly by: number; readonly fiber: Fiber.Fiber<unknown, unknown> }>>()
 
   const background = (it: Serving, lane: string, effect: Effect.Effect<unknown, unknown>): void => {
@@ -96,13 +96,13 @@ export const make = (around: Around): FakeTasks => {
     running.fiber.addObserver(() => void all.delete(running))
   }
 
-  /** Ends what runs on behind it; of all, or of one task. */
+  /** Ends what goes on in the background: of all tasks, or of one. */
   const end = (lane: string, task?: Serving): void => {
     for (const { by, fiber } of behind.get(lane) ?? [])
       if (task === undefined || by === task.id) fiber.interruptUnsafe()
   }
 
-  /** The interpreter is gone, with all that it has started. */
+  /** Ends an interpreter with everything that it started. */
   const reset = (lane: string): void => {
     states.delete(lane)
     ports.leave(lane)
@@ -119,17 +119,17 @@ export const make = (around: Around): FakeTasks => {
     user: it.open.user === "root" ? "root" : "user",
     terminal: () => it.terminal,
     trap: (handler) => {
-      const { heeds } = it
-      it.heeds = (signal) => (signal !== "SIGKILL" && handler(signal)) || heeds(signal)
+      const { handles } = it
+      it.handles = (signal) => (signal !== "SIGKILL" && handler(signal)) || handles(signal)
     },
     stdin,
     stdinText: Stream.mkString(Stream.decodeText(stdin)),
     stdout: (text) => streams.output(it, Sub.stdout, text),
-    // A terminal has but one way out.
+    // A terminal has one output.
     stderr: (text) => streams.output(it, it.terminal === null ? Sub.stderr : Sub.stdout, text),
     background: (effect) => Effect.sync(() => background(it, lane, effect)),
     packages: memory.packages,
-    // Without a way out nobody is asked.
+    // Without a network policy the guest does not ask the host.
     connect: (host, port) =>
       Effect.suspend(() => (memory.wayOut ? around.network.connect(host, port) : Effect.succeed("ENETUNREACH"))),
     files: disk,
@@ -140,7 +140,7 @@ export const make = (around: Around): FakeTasks => {
     state
   })
 
-  /** Puts what the caller does not keep of a long output into a file. */
+  /** Writes the part of a long output that the caller does not keep into a file. */
   const restOf = (it: Serving, sub: number, name: string): string | null => {
     const bytes = Buffer.concat(it.kept.get(sub) ?? [])
     const allowed = it.open.outputBytes ?? 0
@@ -150,11 +150,11 @@ export const make = (around: Around): FakeTasks => {
     return file
   }
 
-  /** What a task does at its end by itself. */
+  /** Writes the output of a reply and starts its server. */
   const last = Effect.fnUntraced(function* (it: Serving, lane: string, reply: Reply) {
     if (reply._tag !== "Ends") return reply
     const { serves, stderr = "", stdout = "" } = reply
-    // What a process leaves behind is its machine's.
+    // A server that a process leaves behind belongs to the machine.
     const owner = it.open.language === undefined ? "the machine" : lane
     const listens = serves === undefined || ports.listen(serves.port, FakePorts.serverOf(serves.server), owner)
     yield* streams.output(it, Sub.stdout, stdout)
@@ -181,7 +181,7 @@ export const make = (around: Around): FakeTasks => {
     streams.finish(it, Kind.End, { ...evidence, changes: report.end })
   })
 
-  /** Runs one task and says how it ended. */
+  /** Runs one task and reports its end. */
   const runOne = Effect.fnUntraced(function* (it: Serving, lane: string) {
     const isProcess = it.open.language === undefined
     const state = states.get(lane) ?? new Map<string, unknown>()
@@ -195,7 +195,7 @@ export const make = (around: Around): FakeTasks => {
     let limited = false
     let itself = false
     const script = Effect.suspend(() =>
-      // What the library runs for itself is none of the script's business.
+      // The library's own rehearsals are not for the script.
       it.open.rehearsal === true
         ? Effect.succeed<Reply>({ _tag: "Ends" })
         : around.run(taskOf(it, lane, state, Stream.fromQueue(stdin)))
@@ -205,7 +205,7 @@ export const make = (around: Around): FakeTasks => {
       streams.ask(it, "SIGINT")
       return Effect.never
     })
-    /** An interpreter lives on after SIGINT. */
+    /** An interpreter survives SIGINT. */
     const killed = Effect.map(Deferred.await(it.killed), (signal): Reply =>
       isProcess || signal === "SIGKILL" ? { _tag: "Ends", signal, state: "reset" } : { _tag: "Ends", exitCode: 130 }
     )
@@ -250,7 +250,7 @@ export const make = (around: Around): FakeTasks => {
     execute: (it) => {
       if (it.open.language === undefined) {
         const lane = `process ${it.id}`
-        // Its own servers go with it; what it has left behind stays.
+        // Its own servers end with it; those that it left behind stay.
         return Effect.ensuring(
           runOne(it, lane),
           Effect.sync(() => ports.leave(lane))

@@ -1,4 +1,4 @@
-/** Whole directories of the test kit's disk, as the archives that travel. */
+/** Reads and writes whole directories of the fake disk as tar archives, for copies in and out. */
 import * as Data from "effect/Data"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
@@ -80,7 +80,7 @@ const write = Effect.fnUntraced(function* (disk: FakeDisk, name: string, archive
   else if (found.node.type !== "directory") return yield* refused("ENOTDIR", name)
   let entries = 0
   let bytes = 0
-  /** Directories have their times when nothing more is put into them. */
+  /** Directories get their times at the end, when nothing more is put into them. */
   const made: Array<readonly [string, Node]> = []
 
   const add = Effect.fnUntraced(function* (entry: Tar.Entry<Tar.TarError>) {
@@ -124,7 +124,7 @@ const write = Effect.fnUntraced(function* (disk: FakeDisk, name: string, archive
   return { end: { entries, bytes, skipped: 0 } }
 })
 
-/** Answers a request; `content` is what was sent with it. Nothing for a method that is not there. */
+/** Answers a request; `content` is the data sent with it. `undefined` for an unknown method. */
 export const answer = (
   disk: FakeDisk,
   request: unknown,

@@ -1,4 +1,4 @@
-/** What a watch of the test kit's files tells, as the kernel of a guest would. */
+/** Watches files of the fake disk, and reports changes as a guest's kernel would. */
 import * as Effect from "effect/Effect"
 import * as Latch from "effect/Latch"
 import * as Option from "effect/Option"
@@ -10,14 +10,14 @@ import { encodeName, Name } from "../guest/Names.ts"
 import { absolute, type FakeDisk, type Happening } from "./FakeDisk.ts"
 import { type Answer, failed } from "./FakeFiles.ts"
 
-/** Lines that wait for a slow reader, as many as a guest's kernel keeps. */
+/** The most lines that wait for a slow reader, the same as in a guest's kernel. */
 const maxWaiting = 16_384
 
 const decode = Schema.decodeUnknownOption(Schema.Struct({ path: Name, recursive: Schema.optionalKey(Schema.Boolean) }))
 
 type Line = Pick<typeof WatchLine.Type, "kind" | "path" | "from">
 
-/** Tells until what is watched is gone. `send` may wait. */
+/** Reports changes until the watched file or directory is gone. `send` may wait. */
 export const watch = Effect.fnUntraced(function* (
   disk: FakeDisk,
   request: unknown,
@@ -28,7 +28,7 @@ export const watch = Effect.fnUntraced(function* (
   const found = disk.find(decoded.path, true)
   if (typeof found === "string") return failed(found, decoded.path)
   if (found.node === undefined) return failed("ENOENT", decoded.path)
-  /** Where it is, and what the caller calls it. */
+  /** Where it is now; `called` is the caller's name for it. */
   let root = found.at
   const called = path.normalize(absolute(decoded.path)).replace(/(.)\/$/, "$1")
   const isFile = found.node.type === "file"
@@ -49,9 +49,9 @@ export const watch = Effect.fnUntraced(function* (
   const covers = (at: string): boolean =>
     at !== root &&
     (decoded.recursive === true ? at.startsWith(root === "/" ? root : `${root}/`) : path.dirname(at) === root)
-  /** `unlinked`: not only from here. */
+  /** `unlinked`: it was removed or replaced, not moved away. */
   const gone = (unlinked: boolean): void => {
-    // The loss of its last name is a change of a file.
+    // A file that loses its last name also counts as modified.
     if (isFile && unlinked) tell("modify", root)
     tell("remove", root)
     over = true
@@ -70,7 +70,7 @@ export const watch = Effect.fnUntraced(function* (
       else if (kind !== "create") gone(true)
     } else if (covers(at)) tell(kind === "put" ? "create" : kind, at)
   }
-  /** From elsewhere, with all that is in it. */
+  /** Reports a file or directory that was moved in, with everything in it. */
   const arrived = (at: string): void => {
     tell("create", at)
     for (const it of disk.below(at)) if (covers(it)) arrived(it)

@@ -22,11 +22,11 @@ beforeAll(async () => {
 
 const python = (code: string, ...flags: ReadonlyArray<string>) => runCli(["run", "-q", ...flags, code])
 
-/** What this CLI says about an execution's end, beside what the code itself wrote. */
+/** The CLI's own lines on stderr, without those of the code. */
 const said = ({ stderr }: Finished): ReadonlyArray<string> =>
   stderr.split("\n").filter((line) => line.startsWith("exec-sandbox: "))
 
-/** The processes that live, each with its parent. */
+/** The living processes, each with its parent. */
 const processes = (): ReadonlyMap<number, number> => {
   const listed = execFileSync("ps", ["-axo", "pid=,ppid=,stat="], { encoding: "utf8" })
   const rows = listed.split("\n").map((line) => line.trim().split(/\s+/))
@@ -35,7 +35,7 @@ const processes = (): ReadonlyMap<number, number> => {
   )
 }
 
-/** All that a process has started. */
+/** All descendants of a process. */
 const descendants = (root: number | undefined): ReadonlyArray<number> => {
   const all = processes()
   const found = [root]
@@ -43,7 +43,7 @@ const descendants = (root: number | undefined): ReadonlyArray<number> => {
   return found.slice(1).map(Number)
 }
 
-/** Runs with a run directory of its own, and waits until the machine and everything of it can be seen. */
+/** Runs with a run directory of its own, and waits until the machine's processes and files exist. */
 const startMachine = async (name: string, ...args: ReadonlyArray<string>) => {
   const directory = join(scratch, name)
   const cli = startCli(["run", "-q", ...args], { env: { EXEC_SANDBOX_RUN_DIR: directory } })
@@ -63,7 +63,7 @@ describe("exec-sandbox run", { timeout }, () => {
     assert.deepStrictEqual([done.code, done.stdout, done.stderr], [0, "2\n", ""])
   })
 
-  it("--trace prints the tree of spans with times to stderr, and the code's output is as ever", async () => {
+  it("--trace prints the tree of spans with times to stderr, and leaves the code's output as it is", async () => {
     const done = await python("print(1 + 1)", "--trace")
     assert.deepStrictEqual([done.code, done.stdout], [0, "2\n"])
     const lines = done.stderr.trimEnd().split("\n")
@@ -102,7 +102,7 @@ describe("exec-sandbox run", { timeout }, () => {
     assert.deepStrictEqual([done.code, done.stdout], [0, "''\n"])
   })
 
-  it("takes a flag's word as code where it stands for code", async () => {
+  it("takes the word after a boolean flag as code", async () => {
     const done = await runCli(["run", "-l", "bash", "-q", "true"])
     assert.deepStrictEqual([done.code, done.stderr], [0, ""])
   })
@@ -115,12 +115,12 @@ describe("exec-sandbox run", { timeout }, () => {
     assert.isTrue(done.bytes.equals(bytes))
   })
 
-  it("does not wait for a stdin that it was not asked for", async () => {
+  it("does not wait for stdin without -i", async () => {
     const done = await runCli(["run", "-q", "print(1)"], { stdin: "open" })
     assert.deepStrictEqual([done.code, done.stdout], [0, "1\n"])
   })
 
-  it("gives an empty stdin without one", async () => {
+  it("gives the code an empty stdin without -i", async () => {
     const done = await python("input()")
     assert.strictEqual(done.code, 1)
     assert.include(done.stderr, "EOFError")
@@ -166,7 +166,7 @@ describe("the exit code", { timeout }, () => {
     ["import sys; sys.exit(125)", 125],
     ["raise ValueError('x')", 1],
     ["import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", 139]
-  ])("of %s is %i, without a word of ours", async (code, exit) => {
+  ])("of %s is %i, without a message of ours", async (code, exit) => {
     const done = await python(code)
     assert.deepStrictEqual([done.code, said(done)], [exit, []])
   })
@@ -249,7 +249,7 @@ describe("the end of the process", { timeout }, () => {
     ["SIGINT", 130],
     ["SIGTERM", 143],
     ["SIGHUP", 129]
-  ] as const)("%s closes everything, and output came live", async (signal, code) => {
+  ] as const)("%s closes everything, after live output", async (signal, code) => {
     const cli = await startMachine(signal, endless)
     cli.child.kill(signal)
     const done = await cli.finished
@@ -257,7 +257,7 @@ describe("the end of the process", { timeout }, () => {
     assert.deepStrictEqual([cli.running(), cli.files()], [[], []])
   })
 
-  it("a second SIGINT leaves at once, and no machine stays", async () => {
+  it("a second SIGINT exits at once, and leaves no machine", async () => {
     const cli = await startMachine("twice", endless)
     cli.child.kill("SIGINT")
     cli.child.kill("SIGINT")
@@ -272,7 +272,7 @@ describe("the end of the process", { timeout }, () => {
     await vi.waitFor(() => assert.deepStrictEqual(cli.running(), []), 10_000)
   })
 
-  it("a reader that leaves ends it quietly", async () => {
+  it("a closed stdout ends it silently", async () => {
     const cli = await startMachine("pipe", "print('ready')\nwhile True: print('y' * 1000)")
     cli.child.stdout?.destroy()
     const done = await cli.finished
@@ -280,7 +280,7 @@ describe("the end of the process", { timeout }, () => {
     assert.deepStrictEqual([cli.running(), cli.files()], [[], []])
   })
 
-  it("an end by the time limit leaves nothing", async () => {
+  it("the time limit leaves no process and no file", async () => {
     const cli = await startMachine("limit", endless, "-t", "3")
     assert.strictEqual((await cli.finished).code, 124)
     assert.deepStrictEqual([cli.running(), cli.files()], [[], []])
@@ -304,7 +304,7 @@ describe("the host's commands", { timeout }, () => {
     assert.deepStrictEqual([verified.code, verified.stderr], [0, ""])
   })
 
-  it("snapshot list shows what there is; remove and verify of none are failures", async () => {
+  it("snapshot list lists snapshots; remove and verify of an unknown one fail", async () => {
     const listed = await runCli(["snapshot", "list", "--json"])
     assert.deepStrictEqual([listed.code, Array.isArray(JSON.parse(listed.stdout))], [0, true])
     for (const command of ["remove", "verify"]) {
@@ -314,7 +314,7 @@ describe("the host's commands", { timeout }, () => {
     }
   })
 
-  it("template verify of none is a failure", async () => {
+  it("template verify of an unknown one fails", async () => {
     const done = await runCli(["template", "verify", "0".repeat(32)])
     assert.deepStrictEqual([done.code, done.stdout], [1, ""])
     assert.match(done.stderr, /^exec-sandbox: template 0+: there is no such template\n$/)

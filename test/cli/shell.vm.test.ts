@@ -8,7 +8,7 @@ import { qemus } from "../support/processes.ts"
 
 const timeout = 60_000
 const children = new Set<ReturnType<typeof spawn>>()
-// A test that failed has left its terminal open.
+// A failed test leaves its terminal open.
 afterEach(() => {
   for (const child of children) child.kill("SIGKILL")
   children.clear()
@@ -20,7 +20,7 @@ beforeAll(async () => {
   assert.strictEqual(warmed.code, 0, warmed.stderr)
 }, 600_000)
 
-/** What a terminal is set to: all its modes in one word. */
+/** All modes of a terminal in one word. */
 const modes = (tty: string): string => execFileSync("stty", ["-F", tty, "-g"], { encoding: "utf8" }).trim()
 
 /** Whether keys reach the program one by one, without an echo, Ctrl-C included. */
@@ -29,7 +29,7 @@ const isRaw = (tty: string): boolean => {
   return ["-icanon", "-echo", "-isig", "-ixon", "-opost"].every((word) => all.split(/\s+/).includes(word))
 }
 
-/** The process whose environment holds a word, and which runs our command line. */
+/** The process that runs our command line and has a word in its environment. */
 const pidOf = (word: string): number => {
   const found = readdirSync("/proc").find((name) => {
     if (!/^\d+$/.test(name)) return false
@@ -78,7 +78,7 @@ const onTerminal = async (...args: ReadonlyArray<string>) => {
     until,
     type,
     pid: () => pidOf(word),
-    /** Waits for the end, and that the terminal is as it was. */
+    /** Waits for the end, and asserts that the terminal is as before. */
     ended: async () => {
       const code = Number((await until(/code:(\d+)/))[1])
       assert.strictEqual(modes(tty), before)
@@ -91,7 +91,7 @@ const onTerminal = async (...args: ReadonlyArray<string>) => {
 }
 
 describe("exec-sandbox shell on a terminal", { timeout }, () => {
-  it("is bash in raw mode, with the terminal's size and name, and leaves the terminal as it was", async () => {
+  it("is bash in raw mode, with the terminal's size and name, and restores the terminal", async () => {
     const shell = await onTerminal("-e", "PS1=<$?> ", "bash", "--norc")
     await shell.until(/<0> /)
     assert.isTrue(isRaw(shell.tty))
@@ -99,7 +99,7 @@ describe("exec-sandbox shell on a terminal", { timeout }, () => {
     await shell.until(/33 77\r\n/)
     await shell.until(/xterm-user-sbx-/)
     await shell.until(/<0> /)
-    // Ctrl-C is the guest's.
+    // Ctrl-C goes to the guest.
     shell.type("bash -c 'echo on; exec sleep 100'\n")
     await shell.until(/on\r\n/)
     shell.type("\x03")
@@ -146,7 +146,7 @@ describe("exec-sandbox shell on a terminal", { timeout }, () => {
     assert.strictEqual(await shell.ended(), 125)
   })
 
-  it("is raw again when it is continued", async () => {
+  it("is raw again after SIGCONT", async () => {
     const shell = await onTerminal("bash", "-c", 'echo on; read -r -n 1 key; echo "<$key>"')
     await shell.until(/on\r\n/)
     execFileSync("stty", ["-F", shell.tty, "cooked"])
@@ -164,7 +164,7 @@ describe("exec-sandbox shell without a terminal", { timeout }, () => {
     assert.deepStrictEqual([done.code, done.stdout, done.stderr], [3, "out\nnot a tty\n", "err\n"])
   })
 
-  it("is a filter for any bytes, and leaves flags after the program to it", async () => {
+  it("is a filter for any bytes, and passes flags after the program to it", async () => {
     const bytes = Buffer.from(Array.from({ length: 700_000 }, (_, i) => (i * 31 + (i >> 8)) % 256))
     const done = await runCli(["shell", "-q", "-e", "A=b", "head", "-c", "600000"], { stdin: bytes })
     assert.strictEqual(done.code, 0)

@@ -1,4 +1,4 @@
-/** `exec-sandbox bench`: the benchmarks, in a process of their own, so that nothing of the command line is measured. */
+/** `exec-sandbox bench`: runs the benchmarks in a process of their own, so that the command line itself is not measured. */
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
 import * as Effect from "effect/Effect"
@@ -8,7 +8,7 @@ import { existsSync } from "node:fs"
 import { fileURLToPath } from "node:url"
 import { Leave, signalCode } from "../ending.ts"
 
-/** In the checkout, and in the built package. */
+/** Where the benchmarks are in a checkout, and in the built package. */
 const places = ["../../../bench/main.ts", "../../bench/main.js"]
 
 const ended = (child: ChildProcess): Effect.Effect<number> =>
@@ -27,14 +27,14 @@ export const bench = Command.make(
   {
     short: Flag.Boolean("short").pipe(
       Flag.withoutNegation,
-      Flag.withDescription("Take few samples; under two minutes on two idle cores"),
+      Flag.withDescription("Take few samples; takes under two minutes on two idle cores"),
       Flag.withDefault(false)
     ),
-    only: file("only", "SUITES", "Run only these suites, such as start,exec,pool; a wrong one names those there are"),
-    results: file("results", "FILE", "Write every sample, with what it was taken on, as JSON"),
-    svg: file("svg", "FILE", "Draw the distributions"),
-    compare: file("compare", "RUN", "Compare with an earlier run: last, a commit, or a file of --results"),
-    history: file("history", "FILE", "Where runs are kept (default: bench.jsonl in the cache directory)")
+    only: file("only", "SUITES", "Run only these suites, such as start,exec,pool; an unknown name lists all suites"),
+    results: file("results", "FILE", "Write every sample and the conditions of the run as JSON"),
+    svg: file("svg", "FILE", "Draw the distributions as SVG"),
+    compare: file("compare", "RUN", "Compare with an earlier run: last, a commit, or a file from --results"),
+    history: file("history", "FILE", "Where runs are recorded (default: bench.jsonl in the cache directory)")
   },
   Effect.fn("cli.bench")(function* ({ short, ...files }) {
     const main = places.map((it) => fileURLToPath(new URL(it, import.meta.url))).find((it) => existsSync(it))
@@ -55,8 +55,8 @@ export const bench = Command.make(
   })
 ).pipe(
   Command.withDescription(
-    "Measure this host: how VMs are obtained, executions, programs, files, ports, the pool, throughput and memory, each " +
-      "beside the bare floor where there is one."
+    "Measure this host: VM starts, executions, programs, files, ports, the pool, throughput and memory, where possible " +
+      "compared with the floor: the same work without this library."
   ),
   Command.withShortDescription("Measure this host")
 )

@@ -1,4 +1,4 @@
-/** `exec-sandbox completions`: what a shell needs to complete the command line. */
+/** `exec-sandbox completions`: prints the script with which a shell completes the command line. */
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Completions from "effect/cli/Completions"
@@ -6,10 +6,10 @@ import { print } from "../output.ts"
 
 const name = "exec-sandbox"
 
-/** Flags that are read as text and begin with a path: `-f` may be `-`, and `--upload` has more behind its path. */
+/** Flags that are text but begin with a path: `-f` may be `-`, and `--upload` has more after its path. */
 const paths: { readonly [flag: string]: "file" | "either" } = { file: "file", upload: "either" }
 
-/** A shell should complete them as paths all the same. */
+/** Makes a shell complete these flags as paths. */
 const withFiles = (command: Completions.CommandDescriptor): Completions.CommandDescriptor => ({
   ...command,
   flags: command.flags.map((flag) => {
@@ -19,13 +19,13 @@ const withFiles = (command: Completions.CommandDescriptor): Completions.CommandD
   subcommands: command.subcommands.map(withFiles)
 })
 
-/** The flags that may be given again, which their descriptions say. */
+/** The flags that may be repeated, by their descriptions. */
 const repeatable = ({ flags, subcommands }: Completions.CommandDescriptor): ReadonlyArray<string> => [
   ...flags.filter(({ description }) => description?.endsWith("may be repeated")).map(({ name }) => name),
   ...subcommands.flatMap(repeatable)
 ]
 
-/** Effect's scripts offer each flag once; takes the conditions for that away from some. */
+/** Effect's scripts offer each flag once; this removes the conditions for that from repeatable flags. */
 const again = (script: string, flags: ReadonlyArray<string>): string => {
   const name = `(?:${[...new Set(flags)].join("|")})`
   const contains = `not __fish_contains_opt(?: -s \\w)? ${name}`
@@ -36,7 +36,7 @@ const again = (script: string, flags: ReadonlyArray<string>): string => {
     .replace(new RegExp(`; and ${contains}'`, "g"), "'")
 }
 
-/** The command that knows the whole command line, which `root` gives. */
+/** Makes the command; `root` gives the whole command line. */
 export const completions = (root: () => Command.Command.Any) =>
   Command.make(
     "completions",
@@ -48,7 +48,7 @@ export const completions = (root: () => Command.Command.Any) =>
     ({ shell }) => {
       const command = withFiles(Completions.fromCommand(root()))
       const script = again(Completions.generate(name, shell, command), repeatable(command))
-      // The script's own comment tells of Effect's flag, in whose place this command stands.
+      // A comment in the script names Effect's own flag, which this command replaces.
       return print(script.replaceAll(`${name} --completions`, `${name} completions`))
     }
   ).pipe(

@@ -1,4 +1,4 @@
-/** `exec-sandbox doctor`: what this host can do, and what would mend the rest. */
+/** `exec-sandbox doctor`: checks what this host can do, and says how to fix what it cannot. */
 import * as Command from "effect/cli/Command"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
@@ -11,7 +11,7 @@ import * as flags from "../flags.ts"
 import { print, printJson, size, table } from "../output.ts"
 import { layer } from "../services.ts"
 
-/** A row that could not be made is a row, too. */
+/** Reports a check that fails as a failed row. */
 const checked = <R>(name: string, check: Effect.Effect<Omit<Check, "name">, SandboxError, R>) =>
   check.pipe(
     Effect.catch((error) => Effect.succeed({ status: "failed" as const, detail: error.message, fix: null })),
@@ -67,6 +67,6 @@ export const doctor = Command.make(
     if (!report.ok) return yield* new Leave({ code: 1 })
   })
 ).pipe(
-  Command.withDescription("Try out what this host can do: QEMU, acceleration, isolation, image, templates"),
+  Command.withDescription("Check this host: QEMU, acceleration, isolation, image, templates"),
   Command.provide(layer)
 )

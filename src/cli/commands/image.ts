@@ -1,4 +1,4 @@
-/** `exec-sandbox image`: what guests boot from. */
+/** `exec-sandbox image`: builds, downloads, lists and removes the images that guests boot from. */
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
@@ -23,7 +23,7 @@ const row = (image: Stored): ReadonlyArray<string> => [
   image.manifest.created
 ]
 
-/** An image as data, without the long lists of where its parts came from. */
+/** An image as data, without the long lists of its packages. */
 const summary = (image: Stored, current: boolean): object => {
   const { npm: _, packages: __, ...manifest } = image.manifest
   return { ...manifest, bytes: bytes(image), directory: image.directory, current }
@@ -45,12 +45,12 @@ const build = Command.make(
       const built = yield* withProgress(quiet, () => image.build({ arch: Option.getOrElse(arch, () => host.arch) }))
       yield* print(table([row(built)]))
     })
-).pipe(Command.withDescription("Build the image of this version from Debian packages"))
+).pipe(Command.withDescription("Build this version's image from Debian packages"))
 
 const pull = Command.make(
   "pull",
   {
-    url: Argument.String("url").pipe(Argument.withDescription("HTTP(S) address of an exported image")),
+    url: Argument.String("url").pipe(Argument.withDescription("HTTP or HTTPS URL of an exported image")),
     sha256: Flag.String("sha256").pipe(
       Flag.withMetavar("HEX"),
       Flag.withDescription("SHA-256 of the whole file, 64 hex digits")
@@ -63,7 +63,7 @@ const pull = Command.make(
       const pulled = yield* withProgress(quiet, () => image.pull({ url, sha256 }))
       yield* print(table([row(pulled)]))
     })
-).pipe(Command.withDescription("Fetch a prebuilt image"))
+).pipe(Command.withDescription("Download a prebuilt image"))
 
 const list = Command.make("list", { json: flags.json }, ({ json }) =>
   Effect.gen(function* () {
@@ -83,7 +83,7 @@ const list = Command.make("list", { json: flags.json }, ({ json }) =>
 
 const remove = Command.make(
   "remove",
-  { id: Argument.String("id").pipe(Argument.withDescription("As `image list` shows it")) },
+  { id: Argument.String("id").pipe(Argument.withDescription("The id from `image list`")) },
   ({ id }) =>
     Effect.gen(function* () {
       yield* (yield* Image).remove(id)
@@ -92,7 +92,7 @@ const remove = Command.make(
 ).pipe(Command.withDescription("Remove an image; VMs that run from it keep running"))
 
 export const image = Command.make("image").pipe(
-  Command.withDescription("Images: what guests boot from"),
+  Command.withDescription("Manage the images that guests boot from"),
   Command.withSubcommands([build, pull, list, remove]),
   Command.provide(layer)
 )

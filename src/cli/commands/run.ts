@@ -1,4 +1,4 @@
-/** `exec-sandbox run`: one execution in a VM of its own, with its output as it comes. */
+/** `exec-sandbox run`: one execution in a VM of its own, with live output. */
 import * as Argument from "effect/cli/Argument"
 import * as CliError from "effect/cli/CliError"
 import * as Command from "effect/cli/Command"
@@ -27,7 +27,7 @@ const usage = ({ message, missing }: Pick<Problem, "message" | "missing">) =>
     errors: [missing ? new CliError.MissingArgument({ argument: "code" }) : new CliError.ValidationError({ message })]
   })
 
-/** Gives the output as it is written. */
+/** Prints the output as it is written. */
 const live = <R>(events: Stream.Stream<Execution.Event, Execution.Failure, R>, drawer: Drawer) =>
   Stream.runForEach(events, (event) => {
     if (event._tag === "Done") return Effect.void
@@ -35,7 +35,7 @@ const live = <R>(events: Stream.Stream<Execution.Event, Execution.Failure, R>, d
     return Effect.andThen(drawer.clear, write(stream, event.bytes))
   })
 
-/** Gives everything at the end, as one value. */
+/** Prints everything at the end, as one JSON value. */
 const asJson = <R>(run: Effect.Effect<Execution.Result, Execution.Failure, R>) =>
   Effect.flatMap(run, (result) => printJson(ofResult(result)))
 
@@ -48,7 +48,7 @@ export const run = Command.make(
     ),
     language: Flag.Literals("language", Execution.Language.literals).pipe(
       Flag.withAlias("l"),
-      Flag.withDescription("What the code is written in (default: by the file's extension, else python)"),
+      Flag.withDescription("Language of the code (default: by the file's extension, else python)"),
       Flag.optional
     ),
     file: Flag.String("file").pipe(
@@ -66,7 +66,9 @@ export const run = Command.make(
     stdin: Flag.Boolean("stdin").pipe(
       Flag.withAlias("i"),
       Flag.withoutNegation,
-      Flag.withDescription("Give this command's stdin to the code, once it has ended; without it the code's is empty"),
+      Flag.withDescription(
+        "Read this command's stdin to its end, then give it to the code; without -i the code's stdin is empty"
+      ),
       Flag.withDefault(false)
     ),
     expose,
@@ -76,13 +78,13 @@ export const run = Command.make(
     download: transfer.download,
     changes: Flag.Boolean("changes").pipe(
       Flag.withoutNegation,
-      Flag.withDescription("With --json: also which files the code changed, with patches"),
+      Flag.withDescription("With --json: also list the files that the code changed, with patches"),
       Flag.withDefault(false)
     ),
     json: flags.json,
     trace: Flag.Boolean("trace").pipe(
       Flag.withoutNegation,
-      Flag.withDescription("Print where the time went to stderr, as a tree"),
+      Flag.withDescription("Print to stderr where the time went, as a tree"),
       Flag.withDefault(false)
     ),
     quiet: flags.quiet
@@ -94,12 +96,12 @@ export const run = Command.make(
     if (source._tag === "Problem") return yield* usage(source)
     if (changes && !json) return yield* usage({ message: "--changes needs --json", missing: false })
     if (stdin && source._tag === "Stdin") {
-      return yield* usage({ message: "Stdin is the code already; it cannot also be the code's stdin", missing: false })
+      return yield* usage({ message: "Stdin is already the code; it cannot also be the code's stdin", missing: false })
     }
     yield* withProgress(
       quiet,
       Effect.fnUntraced(function* (drawer) {
-        const waiting = drawer.show({ stage: "stdin", message: "waiting for its end; `< /dev/null` gives none" })
+        const waiting = drawer.show({ stage: "stdin", message: "waiting for its end; use `< /dev/null` for no input" })
         const request: Execution.Request = {
           language: source.language,
           code: yield* readCode(source, waiting),
@@ -140,11 +142,11 @@ export const run = Command.make(
   Command.withExamples([
     { command: "exec-sandbox run 'print(1 + 1)'", description: "Python" },
     { command: "exec-sandbox run -l bash 'uname -a' -t 5", description: "bash, for at most five seconds" },
-    { command: "exec-sandbox run -f fetch.py --allow api.example.com", description: "With one host to talk to" },
+    { command: "exec-sandbox run -f fetch.py --allow api.example.com", description: "With access to one host" },
     {
       command: "exec-sandbox run -f pr.py --allow api.github.com --secret GITHUB_TOKEN@api.github.com",
-      description: "With a token that it can use and not see"
+      description: "With a token that it can use but not see"
     },
-    { command: "exec-sandbox run -f script.ts --json", description: "A file, with everything about its run as JSON" }
+    { command: "exec-sandbox run -f script.ts --json", description: "A file, with the receipt and output as JSON" }
   ])
 )

@@ -16,10 +16,10 @@ import { write } from "../output.ts"
 import { withProgress } from "../progress.ts"
 import { secret, secretsOf } from "../secrets.ts"
 
-/** Terminals that the image has descriptions of. */
+/** Terminals that the image has terminfo for. */
 const terminals = /^(ansi|linux|rxvt|screen|tmux|vt\d+|xterm)(-[a-z0-9]+)*$/
 
-/** What programs in the guest need to know of the user's terminal. */
+/** The variables that describe the user's terminal to programs in the guest. */
 const terminalEnv = (): Readonly<Record<string, string>> => {
   const { COLORTERM, TERM = "" } = process.env
   return { ...(terminals.test(TERM) && { TERM }), ...(COLORTERM !== undefined && { COLORTERM }) }
@@ -32,19 +32,19 @@ const size = (): Size => ({
 
 const enterRawMode = (): void => {
   process.stdin.setRawMode(true)
-  // Node's raw mode still turns \n into \r\n, which full-screen programs do not mean.
+  // Node's raw mode still turns \n into \r\n, which breaks full-screen programs.
   spawnSync("stty", ["-opost"], { stdio: ["inherit", "ignore", "ignore"] })
 }
 
-/** Whoever stopped and continued us has changed the terminal meanwhile. */
+/** Enters raw mode again after SIGCONT, because the shell that stopped this process has changed the terminal. */
 const enterAgain = (): void => {
   process.stdin.setRawMode(false)
   enterRawMode()
 }
 
 /**
- * The user's terminal in raw mode, until the scope closes. Where the process ends without closing it, Node restores the
- * terminal itself.
+ * Puts the user's terminal into raw mode until the scope closes. If the process ends without closing it, Node restores the
+ * terminal.
  */
 const rawMode = Effect.acquireRelease(
   Effect.sync(() => {
@@ -58,7 +58,7 @@ const rawMode = Effect.acquireRelease(
     })
 )
 
-/** Keeps the process's terminal as large as the user's, which may have changed since the start. */
+/** Gives the process's terminal the size of the user's, at the start and after every change. */
 const follow = (it: Process): Effect.Effect<never> =>
   Stream.callback<void>((queue) => {
     const changed = (): void => void Queue.offerUnsafe(queue, undefined)
@@ -75,7 +75,7 @@ const follow = (it: Process): Effect.Effect<never> =>
 
 const copy = (from: Process["stdout"], to: Writable) => Stream.runForEach(from, (bytes) => write(to, bytes))
 
-/** Gives the process this one's streams until it ends, and its exit code. */
+/** Connects this process's streams to the guest's process until that ends, and gives its exit code. */
 const attach = Effect.fnUntraced(function* (it: Process, terminal: boolean) {
   const { stdin } = yield* Stdio.Stdio
   if (terminal) {
@@ -128,13 +128,13 @@ export const shell = Command.make(
   })
 ).pipe(
   Command.withDescription(
-    "Open a shell, or run a program, in a VM of its own, on this terminal. Without a terminal stdin, stdout and stderr " +
-      "are pipes. Nothing stays when it ends. The exit code is the program's own."
+    "Open a shell, or run a program, in a VM of its own, on this terminal. Without a terminal, stdin, stdout and stderr " +
+      "are pipes. The VM and its files are deleted at the end. The exit code is the program's own."
   ),
   Command.withShortDescription("Open a shell in a VM of its own"),
   Command.withExamples([
     { command: "exec-sandbox shell", description: "bash" },
     { command: "exec-sandbox shell -m 1024 -e DEBUG=1 python3 -i", description: "Another program, with more memory" },
-    { command: "tar c . | exec-sandbox shell tar t", description: "Without a terminal: a filter" }
+    { command: "tar c . | exec-sandbox shell tar t", description: "As a filter, without a terminal" }
   ])
 )

@@ -1,4 +1,4 @@
-/** `exec-sandbox template`: the sealed machines that clones start from. */
+/** `exec-sandbox template`: lists, makes, checks and removes the templates that clones start from. */
 import * as Argument from "effect/cli/Argument"
 import * as Command from "effect/cli/Command"
 import * as Flag from "effect/cli/Flag"
@@ -28,7 +28,7 @@ const list = Command.make("list", { json: flags.json }, ({ json }) =>
     const entries = yield* (yield* Template).list
     yield* json ? printJson(entries) : print(table(entries.map(row)))
   })
-).pipe(Command.withDescription("List the templates, the one used last first"))
+).pipe(Command.withDescription("List the templates, most recently used first"))
 
 const warmFlags = { memory: flags.memory, package: packages, floating, quiet: flags.quiet }
 
@@ -41,16 +41,16 @@ const warm = Command.make("warm", warmFlags, ({ floating, memory, package: wante
     )
     yield* print(table([row(entry)]))
   })
-).pipe(
-  Command.withDescription("Make the template for a memory limit and packages now, so that no run has to wait for it")
-)
+).pipe(Command.withDescription("Make the template for a memory limit and packages now, so that no run waits for it"))
 
 const prune = Command.make(
   "prune",
   {
     keep: Flag.String("keep").pipe(
       Flag.withMetavar("BYTES"),
-      Flag.withDescription("Keep those used last, up to so many bytes; 4G is 4 GiB (default: keep none)"),
+      Flag.withDescription(
+        "Keep the most recently used templates, up to this many bytes; 4G is 4 GiB (default: keep none)"
+      ),
       Flag.filterMap(flags.parseBytes, () => "a number of bytes such as 1073741824, 512M or 4GiB"),
       Flag.withDefault(0)
     )
@@ -60,21 +60,21 @@ const prune = Command.make(
       const removed = yield* (yield* Template).prune(keep)
       yield* print(table(removed.map((entry) => ["removed"].concat(row(entry)))))
     })
-).pipe(Command.withDescription("Remove the templates not used for longest; they are made again when needed"))
+).pipe(Command.withDescription("Remove the least recently used templates; they are made again when needed"))
 
 const verify = Command.make(
   "verify",
-  { key: Argument.String("key").pipe(Argument.withDescription("As `template list` shows it")) },
+  { key: Argument.String("key").pipe(Argument.withDescription("The key from `template list`")) },
   ({ key }) =>
     Effect.gen(function* () {
       const problem = yield* (yield* Template).verify(key)
       if (problem !== undefined) return yield* new Leave({ code: 1, why: `template ${key}: ${problem}` })
       yield* print(`${key} is as it was sealed\n`)
     })
-).pipe(Command.withDescription("Compare a template's files with the hashes they were sealed with"))
+).pipe(Command.withDescription("Check a template's files against the hashes from when it was sealed"))
 
 export const template = Command.make("template").pipe(
-  Command.withDescription("Templates: the sealed machines that every run starts from"),
+  Command.withDescription("Manage the templates, the sealed machines that every run starts from"),
   Command.withSubcommands([list, warm, prune, verify]),
   Command.provide(layer)
 )
