@@ -329,7 +329,7 @@ export const listening = {
 } as const satisfies Method
 
 /** All methods that the host calls, by their name on the wire. */
-export const ofHost: ReadonlyArray<Method> = [
+export const ofHost = [
   exec,
   spawn,
   network,
@@ -348,7 +348,7 @@ export const ofHost: ReadonlyArray<Method> = [
   treeWrite,
   dial,
   listening
-]
+] as const satisfies ReadonlyArray<Method>
 
 // ---- what the guest calls --------------------------------------------------------------------------------------------
 
@@ -387,7 +387,7 @@ export const output = {
 } as const satisfies Method
 
 /** All methods that the guest calls. */
-export const ofGuest: ReadonlyArray<Method> = [connect, output]
+export const ofGuest = [connect, output] as const satisfies ReadonlyArray<Method>
 
 /** RESET: the abnormal end of any stream. The codes `invalid` and `unsupported` say that the request was not accepted. */
 export const Reset = Schema.Struct({

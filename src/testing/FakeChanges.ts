@@ -1,10 +1,9 @@
 /** Reports which files of the fake disk have changed. */
-import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import type { ChangeCounts } from "../guest/Evidence.ts"
 import { ChangeLine, type ChangesAsked, maxText, maxTexts } from "../guest/Methods.ts"
 import { agentsDirectory, type FakeDisk, type Node, targetOf } from "./FakeDisk.ts"
-import type { Answer } from "./FakeFiles.ts"
+import type { AnswerTo, RequestOf } from "./Requests.ts"
 
 /** All files at one moment. */
 export type Moment = ReadonlyMap<string, Node>
@@ -14,18 +13,11 @@ export interface FakeChanges {
   readonly begin: () => void
   /** Reports the differences since a moment. */
   readonly since: (then: Moment, asked: ChangesAsked) => { readonly data: Buffer; readonly end: ChangeCounts }
-  /** Answers a request; `undefined` for another method or an unknown mark. */
-  readonly answer: (request: unknown) => Answer | undefined
+  /** Marks this moment. */
+  readonly mark: () => AnswerTo<"changes.mark">
+  /** Reports the differences since a mark; `undefined` for one that is not known. */
+  readonly read: (request: RequestOf<"changes.read">) => AnswerTo<"changes.read"> | undefined
 }
-
-const decode = Schema.decodeUnknownOption(
-  Schema.Struct({
-    method: Schema.String,
-    since: Schema.optionalKey(Schema.Int),
-    patches: Schema.optionalKey(Schema.Boolean),
-    maxFiles: Schema.optionalKey(Schema.Int)
-  })
-)
 
 const encode = Schema.encodeSync(Schema.fromJsonString(ChangeLine))
 
@@ -137,16 +129,14 @@ export const make = (disk: FakeDisk): FakeChanges => {
       marks.clear()
     },
     since,
-    answer: (request) => {
-      const decoded = Option.getOrUndefined(decode(request))
-      if (decoded?.method === "changes.mark") {
-        marks.set(++last, disk.all())
-        for (const id of marks.keys()) if (marks.size > maxMarks) marks.delete(id)
-        return { end: { mark: last } }
-      }
-      const then = (decoded?.since ?? 0) === 0 ? start : marks.get(decoded?.since ?? 0)
-      if (decoded?.method !== "changes.read" || then === undefined) return undefined
-      return since(then, { patches: decoded.patches ?? true, maxFiles: decoded.maxFiles ?? 1000 })
+    mark: () => {
+      marks.set(++last, disk.all())
+      for (const id of marks.keys()) if (marks.size > maxMarks) marks.delete(id)
+      return { end: { mark: last } }
+    },
+    read: ({ since: mark, ...asked }) => {
+      const then = mark === 0 ? start : marks.get(mark)
+      return then === undefined ? undefined : since(then, asked)
     }
   }
 }

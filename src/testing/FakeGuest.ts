@@ -7,8 +7,9 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import { encode, encodeJson, endFlag, type Frame, Kind, magic, makeDecoder, Sub } from "../guest/Frame.ts"
-import { protocol } from "../guest/Hello.ts"
-import { Size } from "../Process.ts"
+import { Language } from "../Execution.ts"
+import { Hello, protocol } from "../guest/Hello.ts"
+import * as Methods from "../guest/Methods.ts"
 import * as FakeFiles from "./FakeFiles.ts"
 import type { FakeMachine } from "./FakeMachine.ts"
 import type { Memory } from "./FakeMemory.ts"
@@ -18,18 +19,11 @@ import * as FakeStreams from "./FakeStreams.ts"
 import * as FakeTasks from "./FakeTasks.ts"
 import * as FakeTrees from "./FakeTrees.ts"
 import * as FakeWatch from "./FakeWatch.ts"
+import { type Answer, decode, type RequestOf } from "./Requests.ts"
 import type { Reply, Start, Task } from "./Script.ts"
 
-const decodeHello = Schema.decodeUnknownOption(
-  Schema.Struct({ purpose: Schema.String, env: FakeStreams.Environment, network: Schema.Unknown })
-)
-const decodeOrder = Schema.decodeUnknownOption(
-  Schema.Union([
-    Schema.Struct({ event: Schema.Literal("close") }),
-    Schema.Struct({ event: Schema.Literal("signal"), signal: Schema.String })
-  ])
-)
-const decodeResize = Schema.decodeUnknownOption(Schema.Struct({ event: Schema.Literal("resize"), ...Size.fields }))
+const decodeHello = Schema.decodeUnknownOption(Hello)
+const decodeOrder = Schema.decodeUnknownOption(Methods.spawn.orders)
 
 const parse = (payload: Buffer): unknown => {
   try {
@@ -44,8 +38,7 @@ const onNote = (streams: FakeStreams.FakeStreams, it: FakeStreams.Serving, note:
   const order = Option.getOrUndefined(decodeOrder(note))
   if (order?.event === "signal") FakeStreams.signal(it, order.signal)
   if (order?.event === "close") streams.ask(it, "SIGTERM", ...(it.terminal === null ? [] : ["SIGHUP"]))
-  const size = Option.getOrUndefined(decodeResize(note))
-  if (size !== undefined && it.terminal !== null) it.terminal = { cols: size.cols, rows: size.rows }
+  if (order?.event === "resize" && it.terminal !== null) it.terminal = { cols: order.cols, rows: order.rows }
 }
 
 /** Serves one machine until the scope closes. `run` is the script, `number` the number of the VM, `memory` its state. */
@@ -57,7 +50,10 @@ export const serve = Effect.fnUntraced(function* (
   memory: Memory
 ): Effect.fn.Return<void, never, Scope.Scope> {
   const socket = fake.guest
-  const fork = yield* FiberMap.runtime(yield* FiberMap.make<number>())()
+  const fibers = yield* FiberMap.make<number>()
+  const fork = yield* FiberMap.runtime(fibers)()
+  /** Interrupts what runs for a stream. */
+  const stop = (id: number): void => void forkBehind(FiberMap.remove(fibers, id))
   const forkBehind: FakePorts.Run = yield* FiberSet.makeRuntime<never>()
   const { changes, disk, ports } = memory
   let epoch: Buffer = Buffer.alloc(8)
@@ -83,36 +79,46 @@ export const serve = Effect.fnUntraced(function* (
   })
 
   /** Answers requests about files and changes; `undefined` for an unknown method. */
-  const answerOf = Effect.fnUntraced(function* (it: FakeStreams.Serving) {
+  const answerOf = Effect.fnUntraced(function* (
+    it: FakeStreams.Serving
+  ): Effect.fn.Return<Answer | undefined, never, Scope.Scope> {
     const now = yield* Clock.currentTimeMillis
-    const { method } = it.open
+    const { request } = it
     const content = Buffer.concat(it.content)
-    if (method.startsWith("changes.")) return changes.answer(it.request)
-    if (method.startsWith("tree.")) return yield* FakeTrees.answer(disk, it.request, content, now)
-    if (method === "file.watch") {
-      return yield* FakeWatch.watch(disk, it.request, (bytes) => streams.output(it, Sub.file, bytes))
+    switch (request.method) {
+      case "changes.mark":
+        return changes.mark()
+      case "changes.read":
+        return changes.read(request)
+      case "tree.read":
+      case "tree.write":
+        return yield* FakeTrees.answer(disk, request, content, now)
+      case "file.watch":
+        return yield* FakeWatch.watch(disk, request, (bytes) => streams.output(it, Sub.file, bytes))
+      case "seal":
+        return undefined
+      default:
+        return "path" in request ? FakeFiles.answer(disk, request, content, now) : undefined
     }
-    return FakeFiles.answer(disk, it.request, content, now)
   }, Effect.scoped)
 
   const answer = Effect.fnUntraced(function* (it: FakeStreams.Serving) {
     const found = yield* answerOf(it)
     if (found === undefined) {
-      const message = it.open.method.startsWith("changes.") ? "there is no such mark" : "a request not understood"
+      const message = it.request.method.startsWith("changes.") ? "there is no such mark" : "a request not understood"
       return streams.finish(it, Kind.Reset, { code: "invalid", message })
     }
     if (found.data !== undefined) yield* streams.output(it, Sub.file, found.data)
     streams.finish(it, Kind.End, found.end)
   })
 
-  const listening = Effect.fnUntraced(function* (it: FakeStreams.Serving) {
-    const found = yield* Effect.timeoutOption(ports.awaitListener(it.open.port ?? 0), it.open.timeoutMs ?? 0)
+  const listening = Effect.fnUntraced(function* (it: FakeStreams.Serving, { port, timeoutMs }: RequestOf<"listening">) {
+    const found = yield* Effect.timeoutOption(ports.awaitListener(port), timeoutMs)
     streams.finish(it, Kind.End, { listening: Option.isSome(found) })
   })
 
   /** Connects the host to a server of the guest. */
-  const dial = (it: FakeStreams.Serving): void => {
-    const port = it.open.port ?? 0
+  const dial = (it: FakeStreams.Serving, { port }: RequestOf<"dial">): void => {
     const connect = Effect.callback<void>((resume) => {
       const near = FakePorts.connect(
         ports,
@@ -144,14 +150,13 @@ export const serve = Effect.fnUntraced(function* (
   }
 
   const onOpen = (frame: Frame): void => {
-    const request = parse(frame.payload)
-    const open = FakeStreams.decodeOpen(request)
-    if (Option.isNone(open)) {
+    const request = decode(parse(frame.payload))
+    if (request === undefined) {
       return send(encodeJson(Kind.Reset, frame.stream, { code: "invalid", message: "a request not understood" }))
     }
-    const it = FakeStreams.serving(frame.stream, open.value, request)
+    const it = FakeStreams.serving(frame.stream, request)
     streams.begin(it)
-    switch (it.open.method) {
+    switch (request.method) {
       // These wait for the data that follows.
       case "exec":
       case "file.write":
@@ -160,12 +165,12 @@ export const serve = Effect.fnUntraced(function* (
       case "spawn":
         return void fork(it.id, tasks.execute(it))
       case "network":
-        memory.wayOut = true
+        memory.network = true
         return streams.finish(it, Kind.End, {})
       case "dial":
-        return dial(it)
+        return dial(it, request)
       case "listening":
-        return void fork(it.id, listening(it))
+        return void fork(it.id, listening(it, request))
       default:
         return void fork(it.id, answer(it))
     }
@@ -176,7 +181,7 @@ export const serve = Effect.fnUntraced(function* (
     const last = (frame.flags & endFlag) !== 0
     const bytes = Buffer.from(frame.payload)
     // A server reads at its own pace.
-    if (it.open.method !== "dial") streams.consumed(it, bytes.length)
+    if (it.request.method !== "dial") streams.consumed(it, bytes.length)
     if (sub === Sub.stdin) {
       if (bytes.length > 0) it.feed(bytes)
       if (last) it.feed(null)
@@ -192,7 +197,7 @@ export const serve = Effect.fnUntraced(function* (
     const hello = decodeHello(parse(frame.payload))
     if (Option.isSome(hello) && hello.value.purpose !== "wake") {
       memory.env = hello.value.env
-      memory.wayOut = hello.value.network !== null
+      memory.network = hello.value.network !== null
       changes.begin()
     }
     const acknowledged = {
@@ -205,7 +210,7 @@ export const serve = Effect.fnUntraced(function* (
       network: true
     }
     if (start.refuses !== undefined) acknowledged[start.refuses] = false
-    const { languages } = FakeStreams
+    const languages = Language.literals
     const reply = { protocol, ready: true, acknowledged, languages, kernel: "testing", agent: "testing" }
     send(Buffer.concat([magic, epoch, encodeJson(Kind.Hello, 0, reply)]))
   }
@@ -221,13 +226,13 @@ export const serve = Effect.fnUntraced(function* (
     if (frame.kind === Kind.Note) onNote(streams, it, parse(frame.payload))
     if (frame.kind !== Kind.Reset) return
     streams.drop(it.id)
-    fork(it.id, Effect.void)
+    stop(it.id)
   }
 
-  const decode = makeDecoder({
+  const onBytes = makeDecoder({
     onEpoch: (bytes) => {
       epoch = bytes
-      for (const id of streams.clear()) fork(id, Effect.void)
+      for (const id of streams.clear()) stop(id)
       network.clear()
     },
     onFrame,
@@ -237,11 +242,11 @@ export const serve = Effect.fnUntraced(function* (
   socket.on("data", (bytes: Buffer) => {
     if (deaf) return
     if (fake.paused()) held.push(bytes)
-    else decode(bytes)
+    else onBytes(bytes)
   })
   fake.onResume(() => {
     const waited = held
     held = []
-    for (const bytes of waited) decode(bytes)
+    for (const bytes of waited) onBytes(bytes)
   })
 })

@@ -15,7 +15,7 @@ export interface Memory {
   readonly packages: ReadonlyArray<string>
   env: Readonly<Record<string, string>>
   /** Whether programs may ask for connections. */
-  wayOut: boolean
+  network: boolean
   pid: number
 }
 
@@ -27,7 +27,7 @@ const over = (disk: FakeDisk.FakeDisk, ports: FakePorts.FakePorts, packages: Rea
   ports,
   packages,
   env: {},
-  wayOut: false,
+  network: false,
   pid: 1000
 })
 

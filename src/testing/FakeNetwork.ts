@@ -8,13 +8,10 @@ import { Dialler, DialFailed } from "../egress/Dial.ts"
 import { Finder } from "../egress/Registries.ts"
 import { Resolver } from "../egress/Resolver.ts"
 import { encodeJson, type Frame, Kind } from "../guest/Frame.ts"
+import { connect } from "../guest/Methods.ts"
 import type { World } from "./Script.ts"
 
-const decodeNote = Schema.decodeUnknownOption(
-  Schema.fromJsonString(
-    Schema.Struct({ event: Schema.Literals(["connected", "refused"]), errno: Schema.optionalKey(Schema.String) })
-  )
-)
+const decodeNote = Schema.decodeUnknownOption(Schema.fromJsonString(connect.notes))
 
 export interface FakeNetwork {
   /** Asks for a connection: the name of the errno that it fails with, or `null` when it was made. */
@@ -38,7 +35,7 @@ export const make = (send: (bytes: Uint8Array) => void, open: () => number): Fak
       Effect.callback((resume) => {
         const id = open()
         asked.set(id, (errno) => resume(Effect.succeed(errno)))
-        send(encodeJson(Kind.Open, id, { method: "connect", host, port }))
+        send(encodeJson(Kind.Open, id, { method: connect.name, host, port }))
         return Effect.sync(() => {
           if (asked.delete(id)) send(encodeJson(Kind.Reset, id, { code: "failed", message: "given up" }))
         })

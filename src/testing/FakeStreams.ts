@@ -1,14 +1,10 @@
 /** The streams of a fake guest: those that the host opened, and the one for late output. */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
-import type * as Option from "effect/Option"
-import * as Schema from "effect/Schema"
 import { encode, encodeJson, initialCredit, Kind, Sub } from "../guest/Frame.ts"
-import { Size } from "../Process.ts"
-
-export const languages = ["python", "javascript", "typescript", "bash"] as const
-
-export const Environment = Schema.Record(Schema.String, Schema.String)
+import { output } from "../guest/Methods.ts"
+import type { Size } from "../Process.ts"
+import { type Request, type TaskFields, taskOf } from "./Requests.ts"
 
 /** Signals that do not terminate a process by default. */
 const harmless: ReadonlySet<string> = new Set([
@@ -22,33 +18,12 @@ const harmless: ReadonlySet<string> = new Set([
   "SIGTTOU"
 ])
 
-/** The fields of OPEN that the kit reads. */
-export const decodeOpen = Schema.decodeUnknownOption(
-  Schema.Struct({
-    method: Schema.String,
-    language: Schema.optionalKey(Schema.Literals(languages)),
-    argv: Schema.optionalKey(Schema.NullOr(Schema.Array(Schema.String))),
-    shell: Schema.optionalKey(Schema.NullOr(Schema.String)),
-    env: Schema.optionalKey(Environment),
-    cwd: Schema.optionalKey(Schema.NullOr(Schema.String)),
-    user: Schema.optionalKey(Schema.String),
-    pty: Schema.optionalKey(Schema.NullOr(Size)),
-    port: Schema.optionalKey(Schema.Int),
-    timeMs: Schema.optionalKey(Schema.Finite),
-    timeoutMs: Schema.optionalKey(Schema.Finite),
-    outputBytes: Schema.optionalKey(Schema.Finite),
-    outputFail: Schema.optionalKey(Schema.Boolean),
-    spill: Schema.optionalKey(Schema.Boolean),
-    changes: Schema.optionalKey(Schema.NullOr(Schema.Struct({ patches: Schema.Boolean, maxFiles: Schema.Int }))),
-    rehearsal: Schema.optionalKey(Schema.Boolean)
-  })
-)
-
 /** A stream that the host opened. */
 export interface Serving {
   readonly id: number
-  readonly open: typeof decodeOpen extends (input: unknown) => Option.Option<infer A> ? A : never
-  readonly request: unknown
+  readonly request: Request
+  /** Its fields, where it is a task. */
+  readonly open: TaskFields
   readonly code: Array<Buffer>
   readonly content: Array<Buffer>
   /** Input for stdin that arrived before the task reads it; `null` is its end. */
@@ -71,12 +46,13 @@ export interface Serving {
 }
 
 /** The state of a stream that the host has just opened. */
-export const serving = (id: number, open: Serving["open"], request: unknown): Serving => {
+export const serving = (id: number, request: Request): Serving => {
+  const open = taskOf(request)
   const early: Array<Uint8Array | null> = []
   return {
     id,
-    open,
     request,
+    open,
     code: [],
     content: [],
     early,
@@ -155,7 +131,7 @@ export const make = (
   const sendLate = (origin: number, sub: number, bytes: Buffer): void => {
     if (late.id === 0) {
       late.id = last += 2
-      send(encodeJson(Kind.Open, late.id, { method: "output" }))
+      send(encodeJson(Kind.Open, late.id, { method: output.name }))
     }
     const size = Math.min(bytes.length, late.credit)
     if (size > 0 && late.dropped > 0) {

@@ -131,7 +131,7 @@ export const make = (around: Around): FakeTasks => {
     packages: memory.packages,
     // Without a network policy the guest does not ask the host.
     connect: (host, port) =>
-      Effect.suspend(() => (memory.wayOut ? around.network.connect(host, port) : Effect.succeed("ENETUNREACH"))),
+      Effect.suspend(() => (memory.network ? around.network.connect(host, port) : Effect.succeed("ENETUNREACH"))),
     files: disk,
     ports: {
       listen: (port, server) => ports.listen(port, FakePorts.serverOf(server), lane),
@@ -175,7 +175,7 @@ export const make = (around: Around): FakeTasks => {
       ...evidenceOf({ ...plain, ...ending, state }, wallMs),
       rest: { stdout: restOf(it, Sub.stdout, "stdout"), stderr: restOf(it, Sub.stderr, "stderr") }
     }
-    if (it.open.changes === undefined || it.open.changes === null) return streams.finish(it, Kind.End, evidence)
+    if (it.open.changes === undefined) return streams.finish(it, Kind.End, evidence)
     const report = changes.since(before, it.open.changes)
     yield* streams.output(it, Sub.file, report.data)
     streams.finish(it, Kind.End, { ...evidence, changes: report.end })

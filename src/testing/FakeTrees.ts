@@ -1,24 +1,20 @@
 /** Reads and writes whole directories of the fake disk as tar archives, for copies in and out. */
 import * as Data from "effect/Data"
 import * as Effect from "effect/Effect"
-import * as Option from "effect/Option"
-import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import * as Tar from "effect/encoding/Tar"
 import * as path from "node:path/posix"
-import { Name } from "../guest/Names.ts"
 import * as FileName from "../internal/FileName.ts"
 import { paxLink, paxPath } from "../files/HostTree.ts"
 import { type Code, directory, type FakeDisk, type Node, targetOf } from "./FakeDisk.ts"
-import { type Answer, failed } from "./FakeFiles.ts"
+import { failed } from "./FakeFiles.ts"
+import type { AnswerTo, RequestOf } from "./Requests.ts"
+
+type Tree = AnswerTo<"tree.read" | "tree.write">
 
 class Refused extends Data.TaggedError("Refused")<{ readonly code: Code; readonly path: string }> {}
 
 const refused = (code: Code, at: string) => new Refused({ code, path: at })
-
-const decode = Schema.decodeUnknownOption(
-  Schema.Struct({ method: Schema.Literals(["tree.read", "tree.write"]), path: Name })
-)
 
 const plain = (name: string): string => (name.isWellFormed() ? name : name.toWellFormed())
 const hex = (name: string): string => (FileName.toBytes(name) ?? Buffer.from(name)).toString("hex")
@@ -124,17 +120,14 @@ const write = Effect.fnUntraced(function* (disk: FakeDisk, name: string, archive
   return { end: { entries, bytes, skipped: 0 } }
 })
 
-/** Answers a request; `content` is the data sent with it. `undefined` for an unknown method. */
+/** Answers a request; `content` is the data sent with it. */
 export const answer = (
   disk: FakeDisk,
-  request: unknown,
+  { method, path: name }: RequestOf<"tree.read" | "tree.write">,
   content: Uint8Array,
   now: number
-): Effect.Effect<Answer | undefined> => {
-  const decoded = Option.getOrUndefined(decode(request))
-  if (decoded === undefined) return Effect.as(Effect.void, undefined)
-  const { method, path: name } = decoded
-  const answered: Effect.Effect<Answer, Refused | Tar.TarError> =
+): Effect.Effect<Tree> => {
+  const answered: Effect.Effect<Tree, Refused | Tar.TarError> =
     method === "tree.read" ? read(disk, name) : write(disk, name, content, now)
   return Effect.catchTags(answered, {
     Refused: ({ code, path: at }) => Effect.succeed(failed(code, at)),

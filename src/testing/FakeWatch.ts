@@ -1,36 +1,31 @@
 /** Watches files of the fake disk, and reports changes as a guest's kernel would. */
 import * as Effect from "effect/Effect"
 import * as Latch from "effect/Latch"
-import * as Option from "effect/Option"
-import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as path from "node:path/posix"
 import type { WatchLine } from "../guest/Methods.ts"
-import { encodeName, Name } from "../guest/Names.ts"
+import { encodeName } from "../guest/Names.ts"
 import { absolute, type FakeDisk, type Happening } from "./FakeDisk.ts"
-import { type Answer, failed } from "./FakeFiles.ts"
+import { failed } from "./FakeFiles.ts"
+import type { AnswerTo, RequestOf } from "./Requests.ts"
 
 /** The most lines that wait for a slow reader, the same as in a guest's kernel. */
 const maxWaiting = 16_384
-
-const decode = Schema.decodeUnknownOption(Schema.Struct({ path: Name, recursive: Schema.optionalKey(Schema.Boolean) }))
 
 type Line = Pick<typeof WatchLine.Type, "kind" | "path" | "from">
 
 /** Reports changes until the watched file or directory is gone. `send` may wait. */
 export const watch = Effect.fnUntraced(function* (
   disk: FakeDisk,
-  request: unknown,
+  request: RequestOf<"file.watch">,
   send: (bytes: Uint8Array) => Effect.Effect<void>
-): Effect.fn.Return<Answer | undefined, never, Scope.Scope> {
-  const decoded = Option.getOrUndefined(decode(request))
-  if (decoded === undefined) return undefined
-  const found = disk.find(decoded.path, true)
-  if (typeof found === "string") return failed(found, decoded.path)
-  if (found.node === undefined) return failed("ENOENT", decoded.path)
+): Effect.fn.Return<AnswerTo<"file.watch">, never, Scope.Scope> {
+  const found = disk.find(request.path, true)
+  if (typeof found === "string") return failed(found, request.path)
+  if (found.node === undefined) return failed("ENOENT", request.path)
   /** Where it is now; `called` is the caller's name for it. */
   let root = found.at
-  const called = path.normalize(absolute(decoded.path)).replace(/(.)\/$/, "$1")
+  const called = path.normalize(absolute(request.path)).replace(/(.)\/$/, "$1")
   const isFile = found.node.type === "file"
   const some = Latch.makeUnsafe(false)
   let waiting: Array<Line> = []
@@ -48,7 +43,7 @@ export const watch = Effect.fnUntraced(function* (
   }
   const covers = (at: string): boolean =>
     at !== root &&
-    (decoded.recursive === true ? at.startsWith(root === "/" ? root : `${root}/`) : path.dirname(at) === root)
+    (request.recursive === true ? at.startsWith(root === "/" ? root : `${root}/`) : path.dirname(at) === root)
   /** `unlinked`: it was removed or replaced, not moved away. */
   const gone = (unlinked: boolean): void => {
     // A file that loses its last name also counts as modified.

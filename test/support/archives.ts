@@ -53,6 +53,8 @@ const zip = (files: Readonly<Record<string, string>>): Buffer => {
   return Buffer.concat([...entries, listed, Buffer.from("PK\x05\x06"), end])
 }
 
+const digest = (text: string): string => createHash("sha256").update(text).digest("base64url")
+
 /** A wheel that holds these files. */
 export const wheel = (name: string, version: string, files: Readonly<Record<string, string>>): Buffer => {
   const info = `${name}-${version}.dist-info`
@@ -61,7 +63,6 @@ export const wheel = (name: string, version: string, files: Readonly<Record<stri
     [`${info}/METADATA`]: `Metadata-Version: 2.1\nName: ${name}\nVersion: ${version}\n`,
     [`${info}/WHEEL`]: "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
   }
-  const digest = (text: string): string => createHash("sha256").update(text).digest("base64url")
   const record = Object.entries(all).map(([file, text]) => `${file},sha256=${digest(text)},${text.length}\n`)
   return zip({ ...all, [`${info}/RECORD`]: `${record.join("")}${info}/RECORD,,\n` })
 }
