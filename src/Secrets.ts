@@ -2,8 +2,8 @@
  * Secrets: values that the code can use but never see. A session's environment has a placeholder for each. The host replaces
  * it with the value, outside the guest, in HTTP requests over TLS to the hosts that the secret is for.
  *
- * - Replaced: in the value of every header of such a request (or of one header, see `header`), wherever the placeholder is:
- *   alone, after `Bearer `, or in the user or password of `Basic`. It stays a placeholder in the URL, in the body and inside a
+ * - Replaced: in the header `authorization` of such a request (or in another, see `header`), wherever the placeholder is in its
+ *   value: alone, after `Bearer `, or in the user or password of `Basic`. In another header it is passed on as it is. It stays a placeholder in the URL, in the body and inside a
  *   WebSocket; trailers are not passed on.
  * - Refused, with the rule `secret`: a connection that sends the placeholder anywhere else, as it is or in base64, where that
  *   is visible: outside TLS, and in TLS to hosts that have a secret. Inside other TLS it is not visible, and it is worthless to
@@ -14,8 +14,10 @@
  *   name the granted host (the rules `http-syntax` and `http-host`). It is HTTP/1.1: clients that also offer HTTP/2 (curl,
  *   browsers, `fetch`) fall back to it; a client that offers only HTTP/2 (gRPC, `node:http2`) is refused at once, with the
  *   rule `http-version`.
- * - Responses are passed on unchanged: **a host that echoes requests reveals the secret to the guest.** So use secrets only
- *   with hosts that do not, and set `header` where one header is enough.
+ * - Responses are passed on unchanged, and cut off, with the rule `secret`, before a secret that is for the host has passed: as it
+ *   is, percent-encoded, escaped for JSON, or in base64, in a header or in the body, compressed or not. TRACE is refused. Values
+ *   of fewer than 6 characters are not looked for, and a host that encrypts or transforms what it echoes still reveals them: use
+ *   secrets only with hosts that do not echo requests.
  *
  * Every session with secrets has new placeholders and a new authority. A fork keeps its parent's unless it gets other secrets
  * (`secrets: {}` for none). A session from a snapshot has only the secrets that it is given, with new placeholders: old ones
@@ -64,7 +66,7 @@ export const SecretHost = Schema.String.check(
  *
  * - `value`: the secret, `Redacted.make("…")`; 1 to 16,384 printable ASCII characters.
  * - `hosts`: the hosts that it is for, 1 to 32. The session's network policy must grant them too.
- * - `header`: the only header in which it is put, in upper or lower case; all headers when absent.
+ * - `header`: the header in which it is put, in upper or lower case, `authorization` when absent; `*` for every header.
  *
  * @since 0.1.0
  * @category models
@@ -97,7 +99,7 @@ export type Secret = typeof Secret.Type
  * ```ts
  * const session = yield* Sandbox.session({
  *   network: NetworkPolicy.allow(["api.github.com"]),
- *   secrets: { GITHUB_TOKEN: { value: Redacted.make(token), hosts: ["api.github.com"], header: "authorization" } }
+ *   secrets: { GITHUB_TOKEN: { value: Redacted.make(token), hosts: ["api.github.com"] } }
  * })
  * ```
  *

@@ -13,20 +13,22 @@ export interface Wanted {
   readonly name: string
   readonly from: string
   readonly hosts: ReadonlyArray<string>
+  /** The header that the secret is put in; `authorization` when absent, `*` for every header. */
+  readonly header?: string
 }
 
-/** Splits `NAME[=FROM]@HOST,…` at the last `@`; the library checks the hosts. */
+/** Splits `NAME[=FROM]@HOST,…[:HEADER]` at the last `@`; the library checks the hosts and the header. */
 export const parseSecret = (text: string): Option.Option<Wanted> => {
-  const [, name, from, hosts] = /^([A-Za-z_]\w*)(?:=(.+))?@([^@]+)$/s.exec(text) ?? []
+  const [, name, from, hosts, header] = /^([A-Za-z_]\w*)(?:=(.+))?@([^@]+?)(?::([A-Za-z][\w-]*|\*))?$/s.exec(text) ?? []
   if (name === undefined || hosts === undefined) return Option.none()
-  return Option.some({ name, from: from ?? name, hosts: hosts.split(",") })
+  return Option.some({ name, from: from ?? name, hosts: hosts.split(","), ...(header !== undefined && { header }) })
 }
 
 /** `--secret`, which may be repeated. */
 export const secret = Flag.String("secret").pipe(
-  Flag.withMetavar("NAME[=FROM]@HOST[,HOST]"),
+  Flag.withMetavar("NAME[=FROM]@HOST[,HOST][:HEADER]"),
   Flag.withDescription(
-    "Set the variable NAME to a placeholder, which the secret replaces in headers of HTTPS requests to HOST (also --allow HOST). " +
+    "Set the variable NAME to a placeholder, which the secret replaces in the header Authorization, or HEADER, of HTTPS requests to HOST (also --allow HOST). " +
       "The secret is read from the variable FROM of this command, or from a file if FROM contains a slash; may be repeated"
   ),
   Flag.filterMap(parseSecret, () => "NAME@HOST, NAME=VARIABLE@HOST or NAME=./FILE@HOST"),
@@ -53,7 +55,10 @@ const read = ({ from, name }: Wanted): Effect.Effect<string, Leave> => {
 export const secretsOf = (wanted: ReadonlyArray<Wanted>): Effect.Effect<Secrets, Leave> =>
   Effect.map(
     Effect.forEach(wanted, (it) =>
-      Effect.map(read(it), (value) => [it.name, { value: Redacted.make(value), hosts: it.hosts }] as const)
+      Effect.map(read(it), (value) => {
+        const { header, hosts, name } = it
+        return [name, { value: Redacted.make(value), hosts, ...(header !== undefined && { header }) }] as const
+      })
     ),
     (all) => Object.fromEntries(all)
   )

@@ -90,16 +90,17 @@ export const make = (guest: https.Server, server: Duplex, connection: Connection
     if (secret !== undefined) refuse(RequestHead.reflected(secret, target))
     return secret !== undefined
   }
-  /** Bytes from the server, as long as no secret is in them. */
-  const checked = (encoding: string | undefined): Duplex =>
-    watched === undefined ? new PassThrough() : Reflection.passing(watched.look(), encoding)
-  /** Why a stream of such bytes has ended early. */
+  /** Ends the connection for what ended a response early. */
   const broken = (error: Error): void => {
     if (error instanceof Reflection.Reflected) return refuse(RequestHead.reflected(error.secret, target))
     if (error instanceof Reflection.Unreadable) return refuse(RequestHead.unchecked(error.message))
     finish(messageOf(error))
   }
 
+  /** Bytes from the server, as long as no secret is in them. */
+  const checked = (encoding: string | undefined): Duplex =>
+    // The reason must be known before a pipeline ends the connection for it.
+    watched === undefined ? new PassThrough() : Reflection.passing(watched.look(), encoding).on("error", broken)
   /** Sends the server's response to the guest. */
   const give = (answer: http.IncomingMessage, to: http.ServerResponse, keep: boolean): void => {
     if (reflects(answer)) return
@@ -195,7 +196,6 @@ export const make = (guest: https.Server, server: Duplex, connection: Connection
       if (first.length > 0) other.write(first)
       stream.pipe(other)
       const safe = checked(undefined)
-      safe.on("error", broken)
       if (rest.length > 0) safe.write(rest)
       other.pipe(safe)
       safe.pipe(stream)

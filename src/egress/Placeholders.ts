@@ -17,7 +17,7 @@ export interface Bound {
   readonly name: string
   readonly value: string
   readonly placeholder: string
-  /** In lower case. */
+  /** The header in which it is put, in lower case; all headers when absent. */
   readonly header: string | undefined
   readonly hosts: ReadonlyArray<Rule>
   /** Where given, the secret is put only into requests that read, below this path, which ends with a slash. */
@@ -49,7 +49,7 @@ export const bind = (secrets: Secrets, below: Readonly<Record<string, string>> =
       name,
       value: Redacted.value(value),
       placeholder,
-      header: header?.toLowerCase(),
+      header: header === "*" ? undefined : (header?.toLowerCase() ?? "authorization"),
       hosts: hosts.map(parseSecretHost).filter((rule) => typeof rule !== "string"),
       below: below[name],
       patterns: patternsOf(placeholder)

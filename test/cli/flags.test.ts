@@ -15,6 +15,8 @@ describe("flags", () => {
   it.each([
     ["A@b", { name: "A", from: "A", hosts: ["b"] }],
     ["A=B@c,*.d:8443", { name: "A", from: "B", hosts: ["c", "*.d:8443"] }],
+    ["A@c:x-api-key", { name: "A", from: "A", hosts: ["c"], header: "x-api-key" }],
+    ["A=./f:x@c,d.e:8443:*", { name: "A", from: "./f:x", hosts: ["c", "d.e:8443"], header: "*" }],
     ["A_1=/x@y=z/f@b", { name: "A_1", from: "/x@y=z/f", hosts: ["b"] }],
     ["A", undefined],
     ["A=@b", undefined],

@@ -8,7 +8,7 @@ const bytes = Schema.Uint8Array.check(
   Schema.makeFilter((it: Uint8Array) => it.length <= 300, { expected: "at most 300 bytes" })
 )
 const [one, two] = bind({
-  ONE: { value: Redacted.make("$& the value"), hosts: ["a.example"] },
+  ONE: { value: Redacted.make("$& the value"), hosts: ["a.example"], header: "*" },
   TWO: { value: Redacted.make("x"), hosts: ["a.example"], header: "X-Two" }
 })
 if (one === undefined || two === undefined) throw new Error("nothing was bound")
@@ -18,6 +18,14 @@ const placeholder = Buffer.from(one.placeholder)
 const basic = (text: string) => `Basic ${Buffer.from(text, "latin1").toString("base64")}`
 
 describe("a placeholder", () => {
+  it("goes into authorization and no other header, unless another is named", () => {
+    const [usual] = bind({ USUAL: { value: Redacted.make("v"), hosts: ["a.example"] } })
+    if (usual === undefined) throw new Error("nothing was bound")
+    assert.strictEqual(fill("authorization", `Bearer ${usual.placeholder}`, [usual]).value, "Bearer v")
+    const other = fill("x-request-id", usual.placeholder, [usual])
+    assert.deepStrictEqual(other, { value: usual.placeholder, used: [] })
+  })
+
   it("that is for reading below a path is put into no other request", () => {
     const [read, any] = bind(
       {

@@ -17,7 +17,7 @@ import { certificates, listening } from "./servers.ts"
 export const first = "the-first-value"
 export const second = "the second: value"
 export const secrets: Secrets = {
-  FIRST: { value: Redacted.make(first), hosts: ["a.example", "*.wide.example:8443"] },
+  FIRST: { value: Redacted.make(first), hosts: ["a.example", "*.wide.example:8443"], header: "*" },
   SECOND: { value: Redacted.make(second), hosts: ["b.example"], header: "X-Key" }
 }
 export const policy = NetworkPolicy.allow(["a.example", "b.example", "c.example", "a.example:7", "*.wide.example:8443"])
