@@ -26,7 +26,7 @@ import { capture } from "./vm/Capture.ts"
 import { hashSparse } from "./internal/hashFile.ts"
 import { withLock } from "./internal/Lock.ts"
 import * as Park from "./vm/Park.ts"
-import * as TemplateStore from "./vm/MachineStore.ts"
+import * as MachineStore from "./vm/MachineStore.ts"
 import { fail, SandboxError, SnapshotFailed } from "./SandboxError.ts"
 import { machineKey, makeOverlay, type ReservedClone, protectMemory } from "./Template.ts"
 import type * as Vm from "./Vm.ts"
@@ -158,7 +158,7 @@ const failed = (
 ): SandboxError => fail(new SnapshotFailed({ snapshot, kind, problem, ...(cause === undefined ? {} : { cause }) }))
 
 /** The snapshot that a stored machine is, if it is one. */
-const read = (stored: TemplateStore.Stored): Option.Option<Snapshot> =>
+const read = (stored: MachineStore.Stored): Option.Option<Snapshot> =>
   Option.map(decodeDetails(stored.details), ({ limitMiB, name, parent, pausedMs, session }) => {
     const { accelerator, bytes, createdAt, image, key, qemu, usedAt } = stored
     return {
@@ -247,7 +247,7 @@ export class Snapshots extends Context.Service<
       const capacity = yield* Capacity
       const storeLimit = yield* StoreLimit
       const directory = path.join(host.cacheDirectory, "snapshots")
-      const store = TemplateStore.make(directory, hashSparse)
+      const store = MachineStore.make(directory, hashSparse)
 
       const list = (): ReadonlyArray<Snapshot> =>
         store
@@ -288,7 +288,7 @@ export class Snapshots extends Context.Service<
             : failed(name, "capture", error.message, error)
         }
         const work = yield* Effect.mapError(store.workDirectory, explain)
-        const files = TemplateStore.filesIn(work)
+        const files = MachineStore.filesIn(work)
         // The second QEMU that this takes has a place like any other; nothing stands still while it waits for that.
         const [{ pausedMs }] = yield* capacity.reserve({ memoryMiB: parts.shape.memoryMiB }).pipe(
           Effect.andThen(
@@ -307,7 +307,7 @@ export class Snapshots extends Context.Service<
           })
         )
         yield* Effect.mapError(
-          TemplateStore.attempt(() => protectMemory(parts.shape, files.ram)),
+          MachineStore.fileWork(() => protectMemory(parts.shape, files.ram)),
           explain
         )
         return { work, files, shape: parts.shape, pausedMs, explain }
@@ -412,7 +412,7 @@ export class Snapshots extends Context.Service<
           return yield* failed(from, "foreign", problem)
         }
         store.markUsed(id)
-        const where = TemplateStore.filesIn(store.directoryOf(id))
+        const where = MachineStore.filesIn(store.directoryOf(id))
         const saved = { shape, files: where, image, machine, from: id }
         return { from: id, snapshot: id, limitMiB, languages, clone: clone(saved) }
       })

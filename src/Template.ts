@@ -28,7 +28,7 @@ import { copySparse } from "./vm/copySparse.ts"
 import { decodeInput } from "./internal/decodeInput.ts"
 import * as Observe from "./internal/Observe.ts"
 import { report } from "./internal/Progress.ts"
-import * as TemplateStore from "./vm/MachineStore.ts"
+import * as MachineStore from "./vm/MachineStore.ts"
 import { sweep } from "./internal/Temporary.ts"
 import { type PackageError, Packages, parsed, Policy, refused } from "./Packages.ts"
 import { commandLine, kernelCommandLine } from "./qemu/CommandLine.ts"
@@ -45,7 +45,7 @@ import * as Start from "./vm/Start.ts"
  * @since 0.1.0
  * @category models
  */
-export type Entry = TemplateStore.Stored
+export type Entry = MachineStore.Stored
 
 /** A clone with its place on the host. */
 export interface ReservedClone extends Clone {
@@ -112,9 +112,7 @@ export const machineKey = (arch: Vm.ImageFiles["arch"], { memoryMiB, qemu }: Vm.
   // What the booted kernel was told stays in its memory; the TSC's measured frequency varies from start to start.
   const kernel = kernelCommandLine({ ...input, start: { kind: "boot", tscKhz: null } })
   return createHash("sha256")
-    .update(
-      JSON.stringify([TemplateStore.format, image, qemu.identity, cpuIdentity(qemu.accelerator), machine, kernel])
-    )
+    .update(JSON.stringify([MachineStore.format, image, qemu.identity, cpuIdentity(qemu.accelerator), machine, kernel]))
     .digest("hex")
     .slice(0, 32)
 }
@@ -125,10 +123,10 @@ const unusable = (key: string, problem: string, cause?: unknown): SandboxError =
   fail(new TemplateUnusable({ key, problem, ...(cause === undefined ? {} : { cause }) }))
 
 /** Makes an empty overlay of the image's scratch disk; what lies below it is said when a machine starts. */
-export const makeOverlay = (qemu: string, file: string): Effect.Effect<unknown, TemplateStore.StoreFailed> => {
+export const makeOverlay = (qemu: string, file: string): Effect.Effect<unknown, MachineStore.StoreFailed> => {
   const beside = path.join(path.dirname(qemu), "qemu-img")
   const args = ["create", "-q", "-f", "qcow2", "-u", "-b", "base", "-F", "qcow2", file, "8G"]
-  return TemplateStore.attempt(() => promisify(execFile)(fs.existsSync(beside) ? beside : "qemu-img", args))
+  return MachineStore.fileWork(() => promisify(execFile)(fs.existsSync(beside) ? beside : "qemu-img", args))
 }
 
 /** Takes the memory away from a QEMU that can map it read-only: it has no need to own it any more. */
@@ -174,7 +172,7 @@ export class Template extends Context.Service<
       const images = yield* Image
       const storeLimit = yield* StoreLimit
       const policy = yield* Policy
-      const store = TemplateStore.make(path.join(host.cacheDirectory, "templates"))
+      const store = MachineStore.make(path.join(host.cacheDirectory, "templates"))
       const building = new Map<string, Semaphore.Semaphore>()
       sweep(host.runDirectory)
 
@@ -208,17 +206,17 @@ export class Template extends Context.Service<
         const { launcher, qemu } = shape
         const failed =
           (what: string) =>
-          (error: TemplateStore.StoreFailed): SandboxError =>
+          (error: MachineStore.StoreFailed): SandboxError =>
             unusable(key, `${what}: ${error.problem}`, error.cause)
         const step = (what: string, run: () => void): Effect.Effect<void, SandboxError> =>
-          Effect.mapError(TemplateStore.attempt(run), failed(what))
+          Effect.mapError(MachineStore.fileWork(run), failed(what))
 
         const base =
           packages === undefined
             ? undefined
             : yield* plainOf({ image, key: machine, machine, shape, packages: undefined })
         const work = yield* store.workDirectory.pipe(Effect.mapError(failed("cannot use the cache directory")))
-        const files = TemplateStore.filesIn(work)
+        const files = MachineStore.filesIn(work)
         yield* step("cannot make its memory", () => {
           fs.writeFileSync(files.ram, "", { mode: 0o600 })
           fs.truncateSync(files.ram, shape.memoryMiB * 1024 * 1024)
@@ -232,7 +230,7 @@ export class Template extends Context.Service<
             message: `booting a machine with ${shape.memoryMiB} MiB and warming its interpreters`
           })
         } else {
-          yield* TemplateStore.attempt(async () => {
+          yield* MachineStore.fileWork(async () => {
             await copySparse(base.ram, files.ram)
             fs.copyFileSync(base.disk, files.disk)
           }).pipe(Effect.mapError(failed("cannot copy the template without packages")))
@@ -276,7 +274,7 @@ export class Template extends Context.Service<
       const plainOf = (target: Target): Effect.Effect<Vm.TemplateFiles, SandboxError | PackageError> =>
         Effect.map(ensure(target), () => {
           store.markUsed(target.key)
-          return TemplateStore.filesIn(store.directoryOf(target.key))
+          return MachineStore.filesIn(store.directoryOf(target.key))
         })
 
       /** Makes sure the template exists; the reason why it had to be made, or nothing when it was there. */
@@ -307,7 +305,7 @@ export class Template extends Context.Service<
         const target = yield* targetFor(memoryLimitMiB, packages)
         const { image, key, shape } = target
         yield* Observe.annotate({ template: key })
-        const restore = Effect.suspend(() => Start.restore(shape, TemplateStore.filesIn(store.directoryOf(key))))
+        const restore = Effect.suspend(() => Start.restore(shape, MachineStore.filesIn(store.directoryOf(key))))
         let missed = yield* ensure(target)
         let generation = store.generation(key)
         const vm = yield* restore.pipe(
