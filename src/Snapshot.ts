@@ -283,7 +283,7 @@ export class Snapshots extends Context.Service<
           store.lockOf("names"),
           Effect.gen(function* () {
             yield* room(bytesIn(work))
-            yield* Effect.mapError(store.keep(work, { ...description, createdAt, details }), explain)
+            yield* Effect.mapError(store.commit(work, { ...description, createdAt, details }), explain)
             return store.list().find((it) => it.key === id)
           })
         ).pipe(Effect.catchTag("LockFailed", (error) => Effect.fail(explain(error))))

@@ -146,9 +146,9 @@ const unusable = (key: string, problem: string, cause?: unknown): SandboxError =
  * @internal
  */
 export const makeOverlay = (qemu: string, file: string): Effect.Effect<unknown, MachineStore.StoreFailed> => {
-  const beside = path.join(path.dirname(qemu), "qemu-img")
+  const sibling = path.join(path.dirname(qemu), "qemu-img")
   const args = ["create", "-q", "-f", "qcow2", "-u", "-b", "base", "-F", "qcow2", file, "8G"]
-  return MachineStore.fileWork(() => promisify(execFile)(fs.existsSync(beside) ? beside : "qemu-img", args))
+  return MachineStore.fileWork(() => promisify(execFile)(fs.existsSync(sibling) ? sibling : "qemu-img", args))
 }
 
 /**
@@ -283,7 +283,7 @@ export class Template extends Context.Service<
         const createdAt = new Date().toISOString()
         const { accelerator, version } = qemu
         yield* store
-          .keep(work, {
+          .commit(work, {
             key,
             image,
             qemu: version,

@@ -67,13 +67,13 @@ layer(shared, { excludeTestServices: true, timeout: "240 seconds" })("Snapshot: 
 
       const directory = path.join(store, one.id)
       const manifest = path.join(directory, "manifest.json")
-      const kept = fs.readFileSync(manifest, "utf8")
+      const original = fs.readFileSync(manifest, "utf8")
       // A snapshot of another QEMU or kind of host has another key.
-      fs.writeFileSync(manifest, kept.replace(/"machine": "[0-9a-f]+"/, `"machine": "${"0".repeat(32)}"`))
+      fs.writeFileSync(manifest, original.replace(/"machine": "[0-9a-f]+"/, `"machine": "${"0".repeat(32)}"`))
       assert.strictEqual(yield* kindOf(session({ from: "one" })), "foreign")
-      fs.writeFileSync(manifest, kept.replaceAll(one.image, "0".repeat(32)))
+      fs.writeFileSync(manifest, original.replaceAll(one.image, "0".repeat(32)))
       assert.strictEqual(yield* kindOf(session({ from: "one" })), "foreign")
-      fs.writeFileSync(manifest, kept)
+      fs.writeFileSync(manifest, original)
       const whole = yield* session({ from: "one" })
       const ram = fs.openSync(path.join(directory, "ram"), "r+")
       fs.writeSync(ram, Buffer.from([0x5a]), 0, 1, 4096)

@@ -62,7 +62,7 @@ export const fileWork = <A>(work: () => Promise<A> | A): Effect.Effect<A, StoreF
     catch: (cause) => new StoreFailed({ problem: cause instanceof Error ? cause.message : String(cause), cause })
   })
 
-/** What the caller of `keep` says about a machine. */
+/** What the caller of `commit` says about a machine. */
 export type Description = Omit<Manifest, "format" | "files" | "bytes">
 
 /** A machine in the store; `usedAt` is when a clone was last started from it. */
@@ -113,12 +113,12 @@ export interface MachineStore {
   /** All machines, the one used last first. */
   readonly list: () => ReadonlyArray<Stored>
   /**
-   * A directory to write a machine to; removed when the scope closes, unless `keep` took it. Also removes what killed
+   * A directory to write a machine to; removed when the scope closes, unless `commit` took it. Also removes what killed
    * processes left behind.
    */
   readonly workDirectory: Effect.Effect<string, StoreFailed, Scope.Scope>
   /** Writes the manifest of the files in a work directory and stores them under the key, in place of what was there. */
-  readonly keep: (work: string, description: Description) => Effect.Effect<void, StoreFailed>
+  readonly commit: (work: string, description: Description) => Effect.Effect<void, StoreFailed>
   readonly discard: (key: string) => Effect.Effect<void>
   /** Removes the least recently used machines until the rest takes at most `keepBytes`. Returns the removed ones. */
   readonly prune: (keepBytes: number) => Effect.Effect<ReadonlyArray<Stored>>
@@ -190,7 +190,7 @@ export const make = (store: string, hash: typeof hashFile = hashFile): MachineSt
       }),
       remove
     ),
-    keep: Effect.fnUntraced(function* (work, description) {
+    commit: Effect.fnUntraced(function* (work, description) {
       yield* fileWork(async () => {
         const files: Partial<Record<(typeof fileNames)[number], typeof FileEntry.Type>> = {}
         let bytes = 0

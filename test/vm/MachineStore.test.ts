@@ -16,7 +16,7 @@ const program = (store: string, keys: ReadonlyArray<string>, times: number): str
   const make = (key) => Effect.gen(function* () {
     const work = yield* store.workDirectory
     for (const file of Object.values(MachineStore.filesIn(work))) fs.writeFileSync(file, key.repeat(1000))
-    yield* store.keep(work, { key, image: "i", qemu: "q", accelerator: "tcg", memoryMiB: 1, createdAt: "2020" })
+    yield* store.commit(work, { key, image: "i", qemu: "q", accelerator: "tcg", memoryMiB: 1, createdAt: "2020" })
   }).pipe(Effect.scoped)
   const keys = ${JSON.stringify(keys)}
   for (let n = 0; n < ${times}; n++) for (const key of keys) {
