@@ -1,10 +1,10 @@
 /**
- * Capacity: the admission of VMs against the host's memory and CPU.
+ * Capacity: limits how many VMs run at the same time, by the host's memory and CPU.
  *
- * Every VM reserves capacity before it starts, and returns it when its death is confirmed. Admission looks at the memory that
- * is *really free* at the time, less what VMs of this process have been promised and not touched yet; so several processes on
- * one host, which know nothing of each other, do not overcommit it together. A request that does not fit waits in line, for a
- * bounded time.
+ * Every VM reserves capacity before it starts, and releases it when its death is confirmed. A VM is admitted by the memory that
+ * is *really free* at the time, less what VMs of this process have reserved and not touched yet; so several processes on one
+ * host, which do not know each other, do not overcommit it together. A request that does not fit waits in line, for a bounded
+ * time.
  *
  * @since 0.1.0
  */
@@ -23,18 +23,18 @@ import { CapacityExceeded, fail, type SandboxError } from "./SandboxError.ts"
 import * as Telemetry from "./Telemetry.ts"
 
 /**
- * How much of the host's capacity is promised to VMs.
+ * How much of the host's capacity VMs may reserve.
  *
  * - `memoryOvercommit`: a VM is charged its memory divided by this. Default 4: a VM of 768 MiB is charged 192 MiB. Measured
  *   under TCG, its QEMU holds 22 to 42 MiB of its own after a restore and 95 to 105 MiB when every interpreter has run
- *   (most of it the emulator's translations); the rest is for memory that tasks touch, and is counted as soon as they do. 1
+ *   (most of it the emulator's translated code); the rest is for memory that tasks touch, and is counted as soon as they do. 1
  *   means no overcommitment.
- * - `cpuOvercommit`: VM slots per core, default 8: a task has at least an eighth of a core when all of them are busy. Most
+ * - `cpuOvercommit`: VM slots per core, default 8: a task has at least an eighth of a core when all slots are busy. Most
  *   sessions are idle most of the time.
- * - `keepFreeMiB`: memory of the host that is never promised, default 256 MiB.
+ * - `keepFreeMiB`: memory of the host that is never reserved, in MiB, default 256.
  * - `maxWaitMs`: how long a caller waits for its turn, in ms, default 60,000.
- * - `maxMemoryPressure`: no VM is admitted while the kernel reports (PSI, `full avg10`) that for more than this percentage
- *   of time everything waited for memory; default 10. Kernels without PSI do without.
+ * - `maxMemoryPressure`: no VM is admitted while the kernel reports (PSI, `full avg10`) that all tasks waited for memory for
+ *   more than this percentage of the time; default 10. Ignored on kernels without PSI.
  *
  * @since 0.1.0
  * @category models
@@ -62,7 +62,7 @@ export const defaults: CapacityOptions = {
 }
 
 /**
- * The options of `Capacity.layer`.
+ * The options of `Capacity.layer`; absent ones are those of `defaults`.
  *
  * @since 0.1.0
  * @category references
@@ -82,17 +82,22 @@ export interface Need {
   readonly cpus?: number
 }
 
-/** Capacity for one VM, reserved until the scope that it was made in has closed. */
+/**
+ * Capacity for one VM, reserved until the scope that it was made in has closed.
+ *
+ * @since 0.1.0
+ * @category models
+ */
 export interface Reservation {
-  /** Sets the process that uses it, so that memory which that has touched is not counted twice. */
+  /** Sets the id of the process that uses the capacity, so that memory which it has touched is not counted twice. */
   readonly usedBy: (pid: number) => void
-  /** Returns it now; the second call does nothing. */
+  /** Releases the capacity now; a second call does nothing. */
   readonly giveBack: Effect.Effect<void>
 }
 
 /**
- * What is reserved, and how many requests wait. Memory in MiB as charged; `spare` are the refills of pools, which wait behind
- * all callers.
+ * What is reserved (`held`; memory in MiB as charged), and how many requests wait: `waiting` are callers, and `spare` are the
+ * refills of pools, which wait behind all callers.
  *
  * @since 0.1.0
  * @category models
@@ -104,9 +109,13 @@ export interface CapacityStats {
 }
 
 /** How often the first request in line checks whether the host has room now. */
-const lookEvery = "250 millis"
+const pollEvery = "250 millis"
 
-/** Reads the state of the host; replaced in tests. */
+/**
+ * Reads the state of the host; replaced in tests.
+ *
+ * @internal
+ */
 export interface Probe {
   readonly host: () => HostResources
   readonly privateMemoryMiB: (pid: number) => number
@@ -125,8 +134,8 @@ export class Capacity extends Context.Service<
   {
     /**
      * Reserves capacity for one VM until the scope closes; open that scope before the VM's, so that it closes when the VM is
-     * dead. Waits in line, and fails with `CapacityExceeded` after the bounded wait, or at once when the host can never
-     * provide it. With `spare` it waits behind all callers and without a bound.
+     * dead. Waits in line, and fails with `CapacityExceeded` after `maxWaitMs`, or at once if the host can never provide it.
+     * With `spare` it waits behind all callers and without a bound.
      */
     readonly reserve: (
       need: Need,
@@ -134,7 +143,7 @@ export class Capacity extends Context.Service<
     ) => Effect.Effect<Reservation, SandboxError, Scope.Scope>
     /** What is reserved, and how many requests wait. */
     readonly stats: Effect.Effect<CapacityStats>
-    /** Calls `listener` whenever a caller has to wait, until the scope closes, so that an owner of idle VMs can end one. */
+    /** Calls `listener` whenever a caller has to wait, until the scope closes, so that an owner of idle VMs can end one of them. */
     readonly onWaiting: (listener: () => void) => Effect.Effect<void, never, Scope.Scope>
   }
 >()("exec-sandbox/Capacity") {
@@ -145,7 +154,11 @@ export class Capacity extends Context.Service<
   )
 }
 
-/** Makes the service from a function that reads the host's state. */
+/**
+ * Makes the service from functions that read the host's state.
+ *
+ * @internal
+ */
 export const make = (options: CapacityOptions, probe: Probe): Capacity["Service"] => {
   let state = Admission.empty
   let nextId = 1
@@ -155,7 +168,7 @@ export const make = (options: CapacityOptions, probe: Probe): Capacity["Service"
 
   const slots = (host: HostResources): number => Math.max(1, Math.floor(host.cores * options.cpuOvercommit))
 
-  /** Memory that is promised to VMs of this process and not touched yet. */
+  /** Memory that VMs of this process have reserved and not touched yet. */
   const untouched = (): number => {
     let total = 0
     for (const [id, { memoryMiB }] of state.held) {
@@ -165,7 +178,7 @@ export const make = (options: CapacityOptions, probe: Probe): Capacity["Service"
     return total
   }
 
-  /** What may be promised now. Processes are read only when it matters. */
+  /** The memory that may be reserved now. Processes are read only if they change the answer. */
   const freeMemory = (host: HostResources, wanted: number): number => {
     if ((host.memoryPressure ?? 0) > options.maxMemoryPressure) return 0
     const free = host.freeMemoryMiB - options.keepFreeMiB
@@ -224,11 +237,11 @@ export const make = (options: CapacityOptions, probe: Probe): Capacity["Service"
     yield* Observe.annotate({ memory_mib: memoryMiB, spare })
     const started = yield* Clock.currentTimeMillis
     const turn = yield* Deferred.make<void>()
-    // Only the first in line checks again; the others are woken when one ahead leaves.
-    const look = Effect.sync(() => {
+    // Only the first in line checks again; the others are woken when one before them leaves.
+    const poll = Effect.sync(() => {
       if (Admission.head(state)?.id === id) advance()
-    }).pipe(Effect.repeat(Schedule.spaced(lookEvery)), Effect.andThen(Effect.never))
-    const wait = Effect.raceFirst(Deferred.await(turn), look)
+    }).pipe(Effect.repeat(Schedule.spaced(pollEvery)), Effect.andThen(Effect.never))
+    const wait = Effect.raceFirst(Deferred.await(turn), poll)
     const bounded = Effect.timeoutOrElse(wait, {
       duration: options.maxWaitMs,
       orElse: () =>

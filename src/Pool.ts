@@ -1,10 +1,10 @@
 /**
- * Pool: clones that are ready before anybody asks, and the walk to a VM: a ready clone, else a place on the host and a
- * restore, which builds the template if there is none.
+ * Pool: keeps clones ready before a caller needs one, and obtains a VM by the fastest path: a ready clone, else reserved
+ * capacity and a restore, which builds the template if there is none.
  *
- * A pooled clone has its place in `Capacity`, has entropy of its own, has run a line in every interpreter and is paused, so
- * that it costs memory and no CPU. It becomes somebody's at the claim: clock, identity, environment and limits are the
- * claimer's, and the kernel gets fresh entropy once more. Used VMs never come back.
+ * A pooled clone has its capacity reserved, has its own entropy, has run a line in every interpreter and is paused, so it costs
+ * memory and no CPU. When it is claimed, it gets the claimer's clock, identity, environment and limits, and its kernel gets
+ * fresh entropy again. Used VMs never return to the pool.
  *
  * @since 0.1.0
  */
@@ -31,13 +31,13 @@ const count = (minimum: number, maximum: number) =>
   Schema.Int.check(Schema.isBetween({ minimum, maximum }, { expected: `a whole number from ${minimum} to ${maximum}` }))
 
 /**
- * What is kept ready; what is absent has its default.
+ * Which clones are kept ready. Absent options have their defaults.
  *
  * - `size`: clones to keep ready for each memory size, 0 to 1,000, default 0: no pool.
- * - `memoryMiB`: the memory limits (`Limits.memoryMiB`) to keep clones for, default only the default limit's 512. Limits that
+ * - `memoryMiB`: the memory limits (`Limits.memoryMiB`) to keep clones for, default only the default limit, 512. Limits that
  *   need the same machine share a pool.
- * - `maxParallelRestores`: clones made at once for each pool, 1 to 64, default 2.
- * - `maxAgeMs`: how long a clone may wait until it is replaced, in ms, at least 1,000, default 600,000 (ten minutes).
+ * - `maxParallelRestores`: clones restored at the same time for each pool, 1 to 64, default 2.
+ * - `maxAgeMs`: how long a clone may wait before it is replaced, in ms, at least 1,000, default 600,000 (ten minutes).
  *
  * @since 0.1.0
  * @category models
@@ -49,13 +49,15 @@ export const PoolOptions = Schema.Struct({
   maxAgeMs: Schema.optionalKey(count(1000, Number.MAX_SAFE_INTEGER))
 })
 /**
+ * The type of `PoolOptions`.
+ *
  * @since 0.1.0
  * @category models
  */
 export type PoolOptions = typeof PoolOptions.Type
 
 /**
- * The options of `Pool.layer`.
+ * The options of `Pool.layer`, default none: no pool.
  *
  * @since 0.1.0
  * @category references
@@ -63,9 +65,9 @@ export type PoolOptions = typeof PoolOptions.Type
 export const Settings = Context.Reference<PoolOptions>("exec-sandbox/Pool/Settings", { defaultValue: () => ({}) })
 
 /**
- * A pool at this moment. `memoryMiB` is the memory of its machines, `ready` and `making` count clones, `waiting` claims.
- * `breaker` is `open` while nothing is made because it kept failing, `half-open` while one more is tried; `cause` is then
- * the last failure, `null` otherwise.
+ * The state of a pool. `memoryMiB` is the memory of its machines, `size` how many clones it keeps ready. `ready` and `making`
+ * count clones, `waiting` counts claims. `breaker` is `open` while restores are suspended after repeated failures, `half-open`
+ * while one more is tried; `cause` is then the last failure, otherwise `null`.
  *
  * @since 0.1.0
  * @category models
@@ -80,12 +82,12 @@ export interface PoolStats {
   readonly cause: string | null
 }
 
-/** Failures in a row after which no more clones are made for a while, and how long the first while is. */
+/** Failures in a row after which restores are suspended, and the length of the first suspension in ms. */
 const breakerAfter = 3
 const breakerMs = 10_000
 /**
- * How long after a claim no clone is begun, in ms: most first runs are over by then. A restore takes both cores of a small
- * host for longer than a warm run takes.
+ * How long after a claim no restore is started, in ms: most first runs have ended by then. A restore keeps both cores of a
+ * small host busy for longer than a warm run takes.
  */
 const quietMs = 100
 
@@ -102,7 +104,7 @@ const refilled = (result: "ready" | "failed"): Effect.Effect<void> =>
   Metric.update(Metric.withAttributes(Telemetry.poolRefills, { result }), 1)
 
 /**
- * Finds a VM by the fastest path there is.
+ * Obtains a VM by the fastest path available.
  *
  * @since 0.1.0
  * @category services
@@ -111,22 +113,23 @@ export class Pool extends Context.Service<
   Pool,
   {
     /**
-     * A clone for this memory limit (MiB) that `handover` has made the caller's; it lives as long as the scope. A pooled
-     * clone that does not take over is destroyed and a new one restored: nothing has run in it. `startPath` says which path
-     * it was, and why not a faster one. With packages it is never pooled, and fails as `Template.clone` does.
+     * Obtains a clone for this memory limit (MiB), runs `handover` with it and returns its value; the clone lives as long as the
+     * scope. If the handover to a pooled clone fails, that clone is destroyed and a new one restored, as no code of the caller
+     * has run in it. The clone's `startPath` says how it was obtained, and why each faster path was missed. A clone with
+     * packages is never pooled. Fails as `Capacity.reserve`, `Template.clone` and `handover` do.
      */
     readonly clone: <A>(
       memoryMiB: number,
       handover: (clone: ReservedClone) => Effect.Effect<A, SandboxError>,
       packages?: Packages
     ) => Effect.Effect<A, SandboxError | PackageError, Scope.Scope>
-    /** Changes how many clones every pool keeps ready. */
+    /** Changes how many clones every pool keeps ready, 0 to 1,000; fails with `InvalidInput` for another number. */
     readonly resize: (size: number) => Effect.Effect<void, SandboxError>
-    /** Every pool there is. */
+    /** The state of every pool. */
     readonly stats: Effect.Effect<ReadonlyArray<PoolStats>>
   }
 >()("exec-sandbox/Pool") {
-  /** Pools as `Settings` says; the scope's end destroys all their clones. */
+  /** Pools with the options in `Settings`. When the scope closes, all their clones are destroyed. */
   static readonly layer: Layer.Layer<Pool, SandboxError, Template | Capacity> = Layer.effect(
     this,
     Effect.gen(function* () {
@@ -135,7 +138,7 @@ export class Pool extends Context.Service<
       const given = yield* decodeInput(PoolOptions, "pool options")(yield* Settings)
       const { maxAgeMs = 600_000, maxParallelRestores = 2, memoryMiB = [Limits.defaults.memoryMiB], size = 0 } = given
 
-      /** A restored clone in a place of its own, from which it goes when it is dead. */
+      /** Reserves capacity and restores a clone. The capacity is released when the clone is dead. */
       const restore = Effect.fnUntraced(function* (
         limitMiB: number,
         spare: boolean,
@@ -160,7 +163,7 @@ export class Pool extends Context.Service<
               restore(limitMiB, true, started).pipe(
                 Effect.tap(({ vm }) => warmUp(vm)),
                 Effect.onExit((exit) => refilled(Exit.isSuccess(exit) ? "ready" : "failed")),
-                // Nobody waits for it: it is part of no caller's work.
+                // A refill is not part of any caller's work, so its span has no parent.
                 Effect.withSpan("Pool.refill", { root: true, attributes: { "exec_sandbox.memory_mib": machine } })
               ),
             death: ({ vm }) => Effect.catch(vm.failure, (error) => Effect.succeed(error.problem))
@@ -170,7 +173,7 @@ export class Pool extends Context.Service<
         }
       }
 
-      /** A clone of the template as it is now; others are destroyed. */
+      /** Claims a clone of the current template; clones of an older one are destroyed. */
       const claim = Effect.fn("Pool.claim")(function* (pool: PoolActor.PoolActor<ReservedClone>) {
         for (;;) {
           const answer = yield* pool.claim
@@ -198,7 +201,7 @@ export class Pool extends Context.Service<
           const answer = yield* claim(pool)
           if (answer._tag === "Given") {
             const { clone } = answer
-            // Its HELLO is there when it runs on: nobody waits for QEMU to say that it does.
+            // HELLO is sent meanwhile and read when the guest runs, so nothing has to wait for QEMU's answer.
             yield* Effect.forkChild(Effect.ignore(clone.vm.resume), { startImmediately: true })
             const took = yield* Effect.result(handover({ ...clone, startPath: { kind: "pool", missed: [] } }))
             if (Result.isSuccess(took)) {

@@ -1,11 +1,10 @@
 /**
- * Snapshot: a session saved on purpose. Sessions are started from it, at once or another day, and go on from where it was
- * taken: variables, files, programs that run.
+ * Snapshot: a saved session. Sessions can be started from it, at once or another day, and continue from the moment when it was
+ * taken, with its variables, files and running programs.
  *
- * A snapshot is made like a template (memory in a file that clones share, state, disk) and is never anybody's but its
- * owner's: no pool and no other session starts from it. Everything in it is as in that moment, but what must not be the same
- * twice is made fresh in each session that starts from it: the kernel's and the interpreters' randomness, clock, host name,
- * machine id.
+ * A snapshot has the same files as a template: memory, which clones share, device state and disk. Only sessions that ask for it
+ * start from it. What must be unique is replaced in each of these sessions: the kernel's and the interpreters' randomness,
+ * clock, host name and machine id.
  *
  * @since 0.1.0
  */
@@ -22,18 +21,18 @@ import { Capacity } from "./Capacity.ts"
 import { Language } from "./Execution.ts"
 import { Host } from "./Host.ts"
 import { Image } from "./Image.ts"
-import { capture } from "./vm/Capture.ts"
 import { hashSparse } from "./internal/hashFile.ts"
 import { withLock } from "./internal/Lock.ts"
 import * as Park from "./vm/Park.ts"
-import * as TemplateStore from "./vm/MachineStore.ts"
-import { fail, SandboxError, SnapshotFailed } from "./SandboxError.ts"
-import { machineKey, makeOverlay, type ReservedClone, protectMemory } from "./Template.ts"
+import * as MachineStore from "./vm/MachineStore.ts"
+import type { SandboxError } from "./SandboxError.ts"
+import * as Copy from "./snapshot/Copy.ts"
+import { type CloneSource, failed, type Source } from "./snapshot/Copy.ts"
+import { machineKey } from "./Template.ts"
 import type * as Vm from "./Vm.ts"
-import * as Start from "./vm/Start.ts"
 
 /**
- * A snapshot's name: 1 to 64 letters, digits, `.`, `_` and `-`, the first a letter or a digit; not of the form of an id.
+ * A snapshot's name: 1 to 64 letters, digits, `.`, `_` and `-`, the first a letter or a digit; it must not look like an id.
  *
  * @since 0.1.0
  * @category models
@@ -41,24 +40,26 @@ import * as Start from "./vm/Start.ts"
 export const Name = Schema.String.check(
   Schema.isPattern(/^(?!snap-[0-9a-f]{16}$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/, {
     expected:
-      "1 to 64 letters, digits, '.', '_' and '-', beginning with a letter or a digit, unlike snap-<16 hex digits>"
+      "1 to 64 letters, digits, '.', '_' and '-', beginning with a letter or a digit, and not of the form snap-<16 hex digits>"
   })
 )
 
 /**
- * How a snapshot is taken. `name`: something to find it by beside its id.
+ * How a snapshot is taken. `name`: a name by which it can be found, in addition to its id.
  *
  * @since 0.1.0
  * @category models
  */
 export const SnapshotOptions = Schema.Struct({ name: Schema.optionalKey(Name) })
 /**
+ * The type of `SnapshotOptions`.
+ *
  * @since 0.1.0
  * @category models
  */
 export type SnapshotOptions = typeof SnapshotOptions.Type
 
-/** What a snapshot is, beside what every saved machine is. */
+/** The data of a snapshot in addition to those of every stored machine. */
 const Details = Schema.Struct({
   name: Schema.NullOr(Schema.String),
   session: Schema.String,
@@ -72,24 +73,24 @@ const Details = Schema.Struct({
 const decodeDetails = Schema.decodeUnknownOption(Details)
 
 /**
- * What no snapshot has in it, for who wants to tell a user.
+ * What no snapshot contains, as sentences to show to a user.
  *
  * @since 0.1.0
  * @category constants
  */
 export const notCaptured: ReadonlyArray<string> = [
-  "executions and file transfers under way: in what starts from it they have been interrupted at that moment",
-  "handles: programs that were spawned run on, with nobody to read their output or write to them",
-  "the session's env, secrets, limits, receipts and what it has not read of its output",
+  "executions and file transfers in progress: in sessions started from it they have been interrupted at that moment",
+  "handles: spawned programs continue to run, but their output cannot be read and they cannot be written to",
+  "the session's env, secrets, limits, receipts and output that was not read",
   "open ports and connections to outside the VM",
-  "randomness, clock, host name and machine id: they are fresh in every session that starts from it"
+  "randomness, clock, host name and machine id: they are new in every session started from it"
 ]
 
 /**
- * A snapshot, plain data. `bytes` is what it takes on disk. `session` is the session it was taken of and `parent` the
- * snapshot that one was started from. `memoryMiB` is that session's memory limit, which is also the most that a session
- * started from it can have. `pausedMs` is how long the session stood still, in ms. `createdAt` and `usedAt` (when a session
- * was last started from it) are ISO 8601.
+ * A snapshot, as plain data. `bytes` is its size on disk. `session` is the id of the session it was taken of, and `parent` the
+ * id of the snapshot which that session was started from. `memoryMiB` is that session's memory limit, which is also the maximum
+ * for a session started from it. `pausedMs` is how long the session was paused, in ms. `createdAt` and `usedAt` (when a session
+ * was last started from it) are ISO 8601. `notCaptured` is the constant of that name.
  *
  * @since 0.1.0
  * @category models
@@ -110,14 +111,16 @@ export const Snapshot = Schema.Struct({
   notCaptured: Schema.Array(Schema.String)
 })
 /**
+ * The type of `Snapshot`.
+ *
  * @since 0.1.0
  * @category models
  */
 export type Snapshot = typeof Snapshot.Type
 
 /**
- * The bytes all snapshots together, and the sessions that this process has parked, may take on disk, default 16 GiB. Nothing
- * is removed to make room: a snapshot that finds none fails with `SnapshotFailed{store-full}`, and a session stays awake.
+ * The bytes that all snapshots and the parked sessions of this process together may take on disk, default 16 GiB. Nothing is
+ * removed to make room: a snapshot that does not fit fails with `SnapshotFailed{store-full}`, and a session stays awake.
  *
  * @since 0.1.0
  * @category references
@@ -126,39 +129,8 @@ export const StoreLimit = Context.Reference<number>("exec-sandbox/Snapshot/Store
   defaultValue: () => 16 * 1024 ** 3
 })
 
-/** A session as something to copy. */
-export interface Source {
-  readonly vm: Vm.Vm
-  readonly image: string
-  /** See `machineKey`. */
-  readonly machine: string
-  readonly session: string
-  readonly parent: string | null
-  readonly limitMiB: number
-  /** The interpreters that have run something. */
-  readonly languages: ReadonlyArray<Language>
-}
-
-/** Something captured that clones can be made of. */
-export interface CloneSource {
-  /** The snapshot, or the session that was forked. */
-  readonly from: string
-  readonly snapshot: string | null
-  readonly limitMiB: number
-  readonly languages: ReadonlyArray<Language>
-  /** A clone, admitted by `Capacity`, that waits to be handed over and lives as long as the scope. */
-  readonly clone: Effect.Effect<ReservedClone, SandboxError, Scope.Scope>
-}
-
-const failed = (
-  snapshot: string | null,
-  kind: SnapshotFailed["kind"],
-  problem: string,
-  cause?: unknown
-): SandboxError => fail(new SnapshotFailed({ snapshot, kind, problem, ...(cause === undefined ? {} : { cause }) }))
-
-/** The snapshot that a stored machine is, if it is one. */
-const read = (stored: TemplateStore.Stored): Option.Option<Snapshot> =>
+/** The snapshot in a stored machine, if its data can be decoded. */
+const read = (stored: MachineStore.Stored): Option.Option<Snapshot> =>
   Option.map(decodeDetails(stored.details), ({ limitMiB, name, parent, pausedMs, session }) => {
     const { accelerator, bytes, createdAt, image, key, qemu, usedAt } = stored
     return {
@@ -178,18 +150,6 @@ const read = (stored: TemplateStore.Stored): Option.Option<Snapshot> =>
     }
   })
 
-/** The files that a clone is made of. */
-interface Saved {
-  readonly shape: Vm.Shape
-  readonly files: Vm.TemplateFiles
-  readonly image: string
-  readonly machine: string
-  readonly from: string
-}
-
-/** Less than this, in bytes, is a full disk: a QEMU that writes its memory there dies of it. */
-const nearlyFull = 64 * 1024 * 1024
-
 const bytesIn = (directory: string): number => {
   let bytes = 0
   for (const name of fs.readdirSync(directory)) bytes += fs.statSync(path.join(directory, name)).blocks * 512
@@ -197,7 +157,7 @@ const bytesIn = (directory: string): number => {
 }
 
 /**
- * Takes, keeps and removes snapshots, and starts clones from them.
+ * Takes, stores and removes snapshots, and starts clones from them.
  *
  * @since 0.1.0
  * @category services
@@ -206,27 +166,27 @@ export class Snapshots extends Context.Service<
   Snapshots,
   {
     /**
-     * Stores what a session is now. Fails with `SnapshotFailed`, or with `CapacityExceeded` where the host has no room for the
-     * QEMU that this takes; the session runs on in any case.
+     * Takes a snapshot of a session. Fails with `SnapshotFailed`, or with `CapacityExceeded` if the host has no capacity for the
+     * second QEMU that this needs; the session continues in any case.
      */
     readonly take: (source: Source, options: SnapshotOptions) => Effect.Effect<Snapshot, SandboxError>
-    /** The same for the time of the scope and for nobody else: nothing of it is listed, hashed or kept. */
+    /** Captures a session until the scope closes, to fork it: the copy is not stored, listed or hashed. */
     readonly hold: (source: Source) => Effect.Effect<CloneSource, SandboxError, Scope.Scope>
-    /** A stored snapshot by its name or id, if its files are as they were stored and this host can run it. */
+    /** Finds a snapshot by its name or id; fails with `SnapshotFailed` if it is damaged or this host cannot run it. */
     readonly find: (from: string) => Effect.Effect<CloneSource, SandboxError>
     /** Parks sessions. */
     readonly parker: Park.Parker
     /** All snapshots, the newest first. */
     readonly list: Effect.Effect<ReadonlyArray<Snapshot>>
-    /** Removes a snapshot by its name or id. Sessions that were started from it run on. */
+    /** Removes a snapshot by its name or id. Sessions that were started from it continue. */
     readonly remove: (from: string) => Effect.Effect<Snapshot, SandboxError>
-    /** Compares the hash of every file with the one it was stored with; the problem found, or nothing. */
+    /** Compares the hash of every file with the stored one. Returns the problem found, or `undefined`. */
     readonly verify: (from: string) => Effect.Effect<string | undefined, SandboxError>
   }
 >()("exec-sandbox/Snapshots") {
-  /** For a sandbox whose sessions cannot be captured: everything fails with `SnapshotFailed{unsupported}`. */
+  /** For a sandbox whose sessions cannot be captured: all but `list` fails with `SnapshotFailed{unsupported}`. */
   static readonly layerUnsupported: Layer.Layer<Snapshots> = Layer.sync(this, () => {
-    const unsupported = Effect.fail(failed(null, "unsupported", "there are no snapshots in this sandbox"))
+    const unsupported = Effect.fail(failed(null, "unsupported", "this sandbox does not support snapshots"))
     return {
       take: () => unsupported,
       hold: () => unsupported,
@@ -247,7 +207,7 @@ export class Snapshots extends Context.Service<
       const capacity = yield* Capacity
       const storeLimit = yield* StoreLimit
       const directory = path.join(host.cacheDirectory, "snapshots")
-      const store = TemplateStore.make(directory, hashSparse)
+      const store = MachineStore.make(directory, hashSparse)
 
       const list = (): ReadonlyArray<Snapshot> =>
         store
@@ -256,13 +216,13 @@ export class Snapshots extends Context.Service<
           .sort((a, b) => (a.createdAt < b.createdAt ? 1 : -1))
 
       let parked = 0
-      /** Bytes of all that is kept: by everybody, and parked by this process. */
-      const kept = (): number => list().reduce((sum, it) => sum + it.bytes, parked)
+      /** The bytes of all snapshots, and of the sessions that this process has parked. */
+      const stored = (): number => list().reduce((sum, it) => sum + it.bytes, parked)
       const parker = Park.make({
         capacity,
         directory,
         runDirectory: host.runDirectory,
-        room: () => storeLimit - kept(),
+        room: () => storeLimit - stored(),
         taken: (bytes) => {
           parked += bytes
         }
@@ -277,41 +237,7 @@ export class Snapshots extends Context.Service<
             : Effect.fail(failed(from, "unknown", "there is no such snapshot"))
         })
 
-      /** Copies a session into a new directory that goes with the scope. */
-      const captured = Effect.fnUntraced(function* (source: Source, name: string | null) {
-        const parts = source.vm.parts
-        if (parts === undefined) return yield* failed(name, "unsupported", "this session's VM was not cloned")
-        const explain = (error: { readonly message: string }): SandboxError => {
-          const free = store.free() ?? Number.POSITIVE_INFINITY
-          return free < nearlyFull || /ENOSPC|No space left/.test(error.message)
-            ? failed(name, "store-full", `${error.message}; its disk is full (${free} bytes free)`, error)
-            : failed(name, "capture", error.message, error)
-        }
-        const work = yield* Effect.mapError(store.workDirectory, explain)
-        const files = TemplateStore.filesIn(work)
-        // The second QEMU that this takes has a place like any other; nothing stands still while it waits for that.
-        const [{ pausedMs }] = yield* capacity.reserve({ memoryMiB: parts.shape.memoryMiB }).pipe(
-          Effect.andThen(
-            Effect.all(
-              [
-                capture(parts, files, host.runDirectory),
-                Effect.uninterruptible(makeOverlay(parts.shape.qemu.path, files.overlay))
-              ],
-              { concurrency: 2 }
-            )
-          ),
-          Effect.scoped,
-          Effect.mapError((error) => {
-            if (!(error instanceof SandboxError)) return explain(error)
-            return error.reason._tag === "CapacityExceeded" ? error : explain(error.reason)
-          })
-        )
-        yield* Effect.mapError(
-          TemplateStore.attempt(() => protectMemory(parts.shape, files.ram)),
-          explain
-        )
-        return { work, files, shape: parts.shape, pausedMs, explain }
-      })
+      const { captured, clone, hold } = Copy.make(host, capacity, store)
 
       const take = Effect.fn("Snapshot.take")(function* (
         source: Source,
@@ -320,13 +246,17 @@ export class Snapshots extends Context.Service<
         const id = `snap-${randomBytes(8).toString("hex")}`
         const room = (needed: number): Effect.Effect<void, SandboxError> =>
           Effect.suspend(() => {
-            const bytes = kept() + needed
+            const bytes = stored() + needed
             if (name !== null && list().some((it) => it.name === name)) {
               return Effect.fail(failed(name, "exists", "there is a snapshot of that name"))
             }
             if (bytes < storeLimit) return Effect.void
             return Effect.fail(
-              failed(name, "store-full", `all snapshots together would take ${bytes} of ${storeLimit} bytes`)
+              failed(
+                name,
+                "store-full",
+                `snapshots and parked sessions would take ${bytes} bytes; the limit is ${storeLimit}`
+              )
             )
           })
         yield* room(0)
@@ -349,50 +279,17 @@ export class Snapshots extends Context.Service<
           memoryMiB
         }
         const createdAt = new Date().toISOString()
-        const stored = yield* withLock(
+        const machine = yield* withLock(
           store.lockOf("names"),
           Effect.gen(function* () {
             yield* room(bytesIn(work))
-            yield* Effect.mapError(store.keep(work, { ...description, createdAt, details }), explain)
+            yield* Effect.mapError(store.commit(work, { ...description, createdAt, details }), explain)
             return store.list().find((it) => it.key === id)
           })
         ).pipe(Effect.catchTag("LockFailed", (error) => Effect.fail(explain(error))))
-        const snapshot = stored === undefined ? Option.none() : read(stored)
-        return Option.isSome(snapshot) ? snapshot.value : yield* failed(id, "unknown", "it was removed at once")
+        const snapshot = machine === undefined ? Option.none() : read(machine)
+        return Option.isSome(snapshot) ? snapshot.value : yield* failed(id, "unknown", "it was removed right after")
       }, Effect.scoped)
-
-      const clone = Effect.fn("Snapshot.clone")(function* (
-        saved: Saved
-      ): Effect.fn.Return<ReservedClone, SandboxError, Scope.Scope> {
-        const { files, from, image, machine, shape } = saved
-        const place = yield* capacity.reserve({ memoryMiB: shape.memoryMiB })
-        const vm = yield* Start.restore(shape, files).pipe(
-          Effect.catchReason("SandboxError", "BootFailed", (reason) =>
-            reason.stage === "launch" || reason.stage === "restore"
-              ? Effect.fail(failed(from, fs.existsSync(files.ram) ? "damaged" : "unknown", reason.message, reason))
-              : Effect.fail(fail(reason))
-          )
-        )
-        place.usedBy(vm.pid)
-        return {
-          vm,
-          place,
-          key: machine,
-          machine,
-          image,
-          startPath: { kind: "snapshot", from, missed: [] },
-          stale: () => undefined
-        }
-      })
-
-      const hold = Effect.fn("Snapshot.hold")(function* (
-        source: Source
-      ): Effect.fn.Return<CloneSource, SandboxError, Scope.Scope> {
-        const { files, shape } = yield* captured(source, null)
-        const { image, languages, limitMiB, machine, parent, session } = source
-        const saved = { shape, files, image, machine, from: session }
-        return { from: session, snapshot: parent, limitMiB, languages, clone: clone(saved) }
-      })
 
       const find = Effect.fn("Snapshot.find")(function* (from: string): Effect.fn.Return<CloneSource, SandboxError> {
         const { id, image } = yield* byName(from)
@@ -404,17 +301,22 @@ export class Snapshots extends Context.Service<
         const { languages, limitMiB, machine } = details.value
         const qemu = yield* host.qemu(host.arch)
         const files = (yield* images.list).find((it) => it.id === image)?.files
-        if (files === undefined) return yield* failed(from, "foreign", `its image ${image} is not here any more`)
+        if (files === undefined) return yield* failed(from, "foreign", `its image ${image} is no longer on this host`)
         const shape: Vm.Shape = { qemu, launcher: host.launcher, image: files, memoryMiB: stored.memoryMiB }
         if (files.arch !== host.arch || machineKey(host.arch, shape, image) !== machine) {
           const here = `QEMU ${qemu.version} on ${qemu.accelerator}`
-          const problem = `it was taken with QEMU ${stored.qemu} on ${stored.accelerator} and does not load in ${here} of this host`
+          const problem = `it was taken with QEMU ${stored.qemu} on ${stored.accelerator} and does not load in this host's ${here}`
           return yield* failed(from, "foreign", problem)
         }
         store.markUsed(id)
-        const where = TemplateStore.filesIn(store.directoryOf(id))
-        const saved = { shape, files: where, image, machine, from: id }
-        return { from: id, snapshot: id, limitMiB, languages, clone: clone(saved) }
+        const paths = MachineStore.filesIn(store.directoryOf(id))
+        return {
+          from: id,
+          snapshot: id,
+          limitMiB,
+          languages,
+          clone: clone({ shape, files: paths, image, machine, from: id })
+        }
       })
 
       return {
@@ -426,7 +328,7 @@ export class Snapshots extends Context.Service<
         remove: Effect.fn("Snapshot.remove")(function* (from) {
           const snapshot = yield* byName(from).pipe(
             Effect.catchReason("SandboxError", "SnapshotFailed", (reason, error) =>
-              // What cannot be read any more can still be removed.
+              // A snapshot whose manifest is damaged can still be removed.
               reason.kind === "damaged" ? Effect.andThen(store.discard(from), Effect.fail(error)) : Effect.fail(error)
             )
           )
@@ -442,10 +344,11 @@ export class Snapshots extends Context.Service<
   )
 }
 
+export type { CloneSource, Source } from "./snapshot/Copy.ts"
 export { type Forkable, promote, race, type Winner } from "./snapshot/Race.ts"
 
 /**
- * The snapshots of this host's cache directory, with everything they need: to list, verify and remove them.
+ * The snapshots in this host's cache directory, with all services they need: to list, verify and remove them.
  *
  * @since 0.1.0
  * @category layers

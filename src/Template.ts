@@ -1,9 +1,10 @@
 /**
- * Template: the sealed memory of a machine that was booted and warmed once, and the place where clones come from.
+ * Template: the saved memory, device state and disk of a machine that was booted and warmed once; clones are started from it.
  *
- * A template is a directory named by its key, made under another name and renamed when it is whole, so a half-written one
- * is never found. The key covers everything its bytes depend on: image, QEMU, accelerator, machine and memory. Before each
- * use the files are checked against the manifest; a template that has changed or does not load is made again once.
+ * A template is a directory named by its key. It is written under another name and renamed when it is complete, so a
+ * half-written one is never used. The key covers everything its bytes depend on: image, QEMU, accelerator, machine, memory and
+ * packages. Before each use the files are checked against the manifest; a template that has changed or does not load is built
+ * again, once.
  *
  * @since 0.1.0
  */
@@ -28,7 +29,7 @@ import { copySparse } from "./vm/copySparse.ts"
 import { decodeInput } from "./internal/decodeInput.ts"
 import * as Observe from "./internal/Observe.ts"
 import { report } from "./internal/Progress.ts"
-import * as TemplateStore from "./vm/MachineStore.ts"
+import * as MachineStore from "./vm/MachineStore.ts"
 import { sweep } from "./internal/Temporary.ts"
 import { type PackageError, Packages, parsed, Policy, refused } from "./Packages.ts"
 import { commandLine, kernelCommandLine } from "./qemu/CommandLine.ts"
@@ -39,20 +40,28 @@ import type * as Vm from "./Vm.ts"
 import * as Start from "./vm/Start.ts"
 
 /**
- * A template on this host. `bytes` is what it takes on disk, `memoryMiB` the memory of its VMs, `usedAt` when a clone was
- * last made of it (ISO 8601).
+ * A template on this host. `bytes` is its size on disk, `memoryMiB` the memory of its VMs, `createdAt` when it was built and
+ * `usedAt` when a clone was last started from it (both ISO 8601). `packages` are those it contains besides the image.
  *
  * @since 0.1.0
  * @category models
  */
-export type Entry = TemplateStore.Stored
+export type Entry = MachineStore.Stored
 
-/** A clone with its place on the host. */
+/**
+ * A clone with the capacity that is reserved for it.
+ *
+ * @internal
+ */
 export interface ReservedClone extends Clone {
   readonly place: Reservation
 }
 
-/** A clone that runs and waits to be handed over. */
+/**
+ * A running clone that has not been handed over to a caller yet.
+ *
+ * @internal
+ */
 export interface Clone {
   readonly vm: Vm.Vm
   readonly key: string
@@ -60,13 +69,13 @@ export interface Clone {
   readonly machine: string
   readonly image: string
   readonly startPath: StartPath
-  /** Why it must not be handed over any more: its template has changed since, or nothing. */
+  /** Why it must not be handed over: its template has changed since. `undefined` if it has not. */
   readonly stale: () => string | undefined
 }
 
 /**
- * The bytes all templates together may take on disk; beyond it the ones not used for longest are removed after a build.
- * Default 8 GiB.
+ * The bytes that all templates together may take on disk, default 8 GiB. After a build the least recently used templates are
+ * removed until the rest fits.
  *
  * @since 0.1.0
  * @category references
@@ -76,17 +85,22 @@ export const StoreLimit = Context.Reference<number>("exec-sandbox/Template/Store
 })
 
 /**
- * What the guest's kernel, its agent, interpreters that are not at work and the programs' files take beside the task's own memory.
- * It must be enough: a task that is short of the machine's memory before it meets its own limit drives out the pages of
- * programs that run, which are then read again and again, for seconds or for ever.
+ * Memory for the guest's kernel, its agent, idle interpreters and the page cache of programs, in addition to the task's limit.
+ * It must be enough: if a task uses up the machine's memory before it reaches its own limit, the kernel evicts pages of running
+ * programs and reads them again and again, for seconds or for ever.
  */
 const overheadMiB = 256
 
-/** VMs come in few sizes, so that few templates serve every limit; unused memory costs nothing. */
+/**
+ * The memory of the machine for this memory limit, in MiB: a power of two from 256, and the overhead. There are few sizes, so
+ * that few templates serve every limit; unused memory costs nothing.
+ *
+ * @internal
+ */
 export const machineMemoryMiB = (limitMiB: number): number =>
   2 ** Math.ceil(Math.log2(Math.max(256, limitMiB))) + overheadMiB
 
-/** The host CPU, where the guest sees it. */
+/** Identifies the host's CPU if the guest sees it. */
 const cpuIdentity = (accelerator: string): string => {
   if (accelerator === "tcg") return "emulated"
   const model = os.cpus()[0]?.model ?? "unknown"
@@ -98,7 +112,11 @@ const cpuIdentity = (accelerator: string): string => {
   }
 }
 
-/** Names everything that the bytes of a saved machine depend on: what has another key does not load. */
+/**
+ * A hash of everything that the bytes of a saved machine depend on: a machine with another key does not load.
+ *
+ * @internal
+ */
 export const machineKey = (arch: Vm.ImageFiles["arch"], { memoryMiB, qemu }: Vm.Shape, image: string): string => {
   const input = {
     arch,
@@ -109,12 +127,10 @@ export const machineKey = (arch: Vm.ImageFiles["arch"], { memoryMiB, qemu }: Vm.
     readonlyRam: qemu.atLeast(8, 2)
   }
   const machine = commandLine({ ...input, start: { kind: "restore" } })
-  // What the booted kernel was told stays in its memory; the TSC's measured frequency varies from start to start.
+  // The kernel keeps its command line in memory. The TSC's frequency is left out, because it is measured at each start.
   const kernel = kernelCommandLine({ ...input, start: { kind: "boot", tscKhz: null } })
   return createHash("sha256")
-    .update(
-      JSON.stringify([TemplateStore.format, image, qemu.identity, cpuIdentity(qemu.accelerator), machine, kernel])
-    )
+    .update(JSON.stringify([MachineStore.format, image, qemu.identity, cpuIdentity(qemu.accelerator), machine, kernel]))
     .digest("hex")
     .slice(0, 32)
 }
@@ -124,14 +140,22 @@ const decodePackages = decodeInput(Packages, "packages")
 const unusable = (key: string, problem: string, cause?: unknown): SandboxError =>
   fail(new TemplateUnusable({ key, problem, ...(cause === undefined ? {} : { cause }) }))
 
-/** Makes an empty overlay of the image's scratch disk; what lies below it is said when a machine starts. */
-export const makeOverlay = (qemu: string, file: string): Effect.Effect<unknown, TemplateStore.StoreFailed> => {
-  const beside = path.join(path.dirname(qemu), "qemu-img")
+/**
+ * Creates an empty overlay of the image's scratch disk; QEMU's command line names the disk below it.
+ *
+ * @internal
+ */
+export const makeOverlay = (qemu: string, file: string): Effect.Effect<unknown, MachineStore.StoreFailed> => {
+  const sibling = path.join(path.dirname(qemu), "qemu-img")
   const args = ["create", "-q", "-f", "qcow2", "-u", "-b", "base", "-F", "qcow2", file, "8G"]
-  return TemplateStore.attempt(() => promisify(execFile)(fs.existsSync(beside) ? beside : "qemu-img", args))
+  return MachineStore.fileWork(() => promisify(execFile)(fs.existsSync(sibling) ? sibling : "qemu-img", args))
 }
 
-/** Takes the memory away from a QEMU that can map it read-only: it has no need to own it any more. */
+/**
+ * Makes a memory file read-only, where QEMU can map it read-only.
+ *
+ * @internal
+ */
 export const protectMemory = ({ launcher, qemu }: Vm.Shape, ram: string): void => {
   if (!qemu.atLeast(8, 2)) return
   if (launcher.uid !== null) fs.chownSync(ram, process.getuid?.() ?? 0, process.getgid?.() ?? 0)
@@ -139,7 +163,7 @@ export const protectMemory = ({ launcher, qemu }: Vm.Shape, ram: string): void =
 }
 
 /**
- * Makes, keeps and removes templates, and starts clones from them.
+ * Builds, stores and removes templates, and starts clones from them.
  *
  * @since 0.1.0
  * @category services
@@ -148,21 +172,21 @@ export class Template extends Context.Service<
   Template,
   {
     /**
-     * A clone whose VM lives as long as the scope. Builds the template first when there is none that can be used; callers
-     * that need the same one, in this process or another, wait for one build. Packages have a template of their own, and fail
-     * with `PackageError` when they cannot be had or `Packages.Policy` does not allow them.
+     * Starts a clone for this memory limit (MiB); its VM lives as long as the scope. Builds the template first if there is none
+     * that can be used; callers that need the same template, in this process or another, share one build. Each set of packages
+     * has its own template. Fails with `PackageError` if packages cannot be installed or `Packages.Policy` does not allow them.
      */
     readonly clone: (
       memoryMiB: number,
       packages?: Packages
     ) => Effect.Effect<Clone, SandboxError | PackageError, Scope.Scope>
-    /** Makes sure that the template for this memory limit (MiB), with these packages, exists. */
+    /** Builds the template for this memory limit (MiB), with these packages, unless it exists. */
     readonly warm: (memoryMiB: number, packages?: Packages) => Effect.Effect<Entry, SandboxError | PackageError>
     /** All templates, the one used last first. */
     readonly list: Effect.Effect<ReadonlyArray<Entry>, SandboxError>
-    /** Compares the hash of every file with the manifest; the problem found, or nothing. */
+    /** Compares the hash of every file with the manifest. Returns the problem found, or `undefined`. */
     readonly verify: (key: string) => Effect.Effect<string | undefined, SandboxError>
-    /** Removes the templates not used for longest until the rest takes at most so many bytes. Returns what was removed. */
+    /** Removes the least recently used templates until the rest takes at most `keepBytes`. Returns the removed ones. */
     readonly prune: (keepBytes: number) => Effect.Effect<ReadonlyArray<Entry>, SandboxError>
   }
 >()("exec-sandbox/Template") {
@@ -174,7 +198,7 @@ export class Template extends Context.Service<
       const images = yield* Image
       const storeLimit = yield* StoreLimit
       const policy = yield* Policy
-      const store = TemplateStore.make(path.join(host.cacheDirectory, "templates"))
+      const store = MachineStore.make(path.join(host.cacheDirectory, "templates"))
       const building = new Map<string, Semaphore.Semaphore>()
       sweep(host.runDirectory)
 
@@ -208,31 +232,31 @@ export class Template extends Context.Service<
         const { launcher, qemu } = shape
         const failed =
           (what: string) =>
-          (error: TemplateStore.StoreFailed): SandboxError =>
+          (error: MachineStore.StoreFailed): SandboxError =>
             unusable(key, `${what}: ${error.problem}`, error.cause)
         const step = (what: string, run: () => void): Effect.Effect<void, SandboxError> =>
-          Effect.mapError(TemplateStore.attempt(run), failed(what))
+          Effect.mapError(MachineStore.fileWork(run), failed(what))
 
         const base =
           packages === undefined
             ? undefined
             : yield* plainOf({ image, key: machine, machine, shape, packages: undefined })
         const work = yield* store.workDirectory.pipe(Effect.mapError(failed("cannot use the cache directory")))
-        const files = TemplateStore.filesIn(work)
-        yield* step("cannot make its memory", () => {
+        const files = MachineStore.filesIn(work)
+        yield* step("cannot create its memory file", () => {
           fs.writeFileSync(files.ram, "", { mode: 0o600 })
           fs.truncateSync(files.ram, shape.memoryMiB * 1024 * 1024)
           if (launcher.uid !== null) fs.chownSync(files.ram, launcher.uid, launcher.gid ?? -1)
         })
-        yield* makeOverlay(qemu.path, files.overlay).pipe(Effect.mapError(failed("cannot make its disk")))
+        yield* makeOverlay(qemu.path, files.overlay).pipe(Effect.mapError(failed("cannot create its disk")))
         if (base === undefined) {
-          yield* step("cannot make its disk", () => fs.copyFileSync(files.overlay, files.disk))
+          yield* step("cannot create its disk", () => fs.copyFileSync(files.overlay, files.disk))
           yield* report({
             stage: "template",
             message: `booting a machine with ${shape.memoryMiB} MiB and warming its interpreters`
           })
         } else {
-          yield* TemplateStore.attempt(async () => {
+          yield* MachineStore.fileWork(async () => {
             await copySparse(base.ram, files.ram)
             fs.copyFileSync(base.disk, files.disk)
           }).pipe(Effect.mapError(failed("cannot copy the template without packages")))
@@ -249,17 +273,17 @@ export class Template extends Context.Service<
         }).pipe(
           Effect.scoped,
           Effect.catchReason("SandboxError", "BootFailed", (reason) => {
-            // A full disk shows as a QEMU that died writing its memory, so say what it looks like.
+            // On a full disk QEMU dies when it writes its memory, so report the free space.
             const free = store.free() ?? Number.POSITIVE_INFINITY
             const full = free < 64 * 1024 * 1024 ? `; its disk is full (${free} bytes free)` : ""
-            return Effect.fail(unusable(key, `it could not be made: ${reason.message}${full}`, reason))
+            return Effect.fail(unusable(key, `it could not be built: ${reason.message}${full}`, reason))
           })
         )
         yield* step("cannot protect its memory", () => protectMemory(shape, files.ram))
         const createdAt = new Date().toISOString()
         const { accelerator, version } = qemu
         yield* store
-          .keep(work, {
+          .commit(work, {
             key,
             image,
             qemu: version,
@@ -268,18 +292,18 @@ export class Template extends Context.Service<
             createdAt,
             ...(lock !== undefined && { packages: lock })
           })
-          .pipe(Effect.mapError(failed("cannot keep its files")))
+          .pipe(Effect.mapError(failed("cannot store its files")))
         yield* store.prune(storeLimit)
       }, Effect.scoped)
 
-      /** The files of the template without packages, which those with packages go on from. */
+      /** The files of the template without packages, from which a template with packages is built. */
       const plainOf = (target: Target): Effect.Effect<Vm.TemplateFiles, SandboxError | PackageError> =>
         Effect.map(ensure(target), () => {
           store.markUsed(target.key)
-          return TemplateStore.filesIn(store.directoryOf(target.key))
+          return MachineStore.filesIn(store.directoryOf(target.key))
         })
 
-      /** Makes sure the template exists; the reason why it had to be made, or nothing when it was there. */
+      /** Builds the template unless it exists. Returns why it had to be built, or `undefined`. */
       const ensure = Effect.fnUntraced(function* (target: Target) {
         const { key } = target
         if (store.unusable(key) === undefined) return undefined
@@ -288,12 +312,12 @@ export class Template extends Context.Service<
         return yield* withLock(
           store.lockOf(key),
           Effect.gen(function* () {
-            // Whoever had the lock before may have made it.
+            // The previous holder of the lock may have built it.
             const reason = store.unusable(key)
             if (reason !== undefined) yield* Observe.timed(Telemetry.templateBuildDuration)(build(target))
             return reason
           }),
-          { waiting: report({ stage: "template", message: "another process is making it" }) }
+          { waiting: report({ stage: "template", message: "waiting for another process that builds it" }) }
         ).pipe(
           Effect.catchTag("LockFailed", (error) => Effect.fail(unusable(key, error.message, error))),
           semaphore.withPermits(1)
@@ -307,12 +331,12 @@ export class Template extends Context.Service<
         const target = yield* targetFor(memoryLimitMiB, packages)
         const { image, key, shape } = target
         yield* Observe.annotate({ template: key })
-        const restore = Effect.suspend(() => Start.restore(shape, TemplateStore.filesIn(store.directoryOf(key))))
+        const restore = Effect.suspend(() => Start.restore(shape, MachineStore.filesIn(store.directoryOf(key))))
         let missed = yield* ensure(target)
         let generation = store.generation(key)
         const vm = yield* restore.pipe(
           Effect.catchReason("SandboxError", "BootFailed", (reason, error) => {
-            // Removed a moment ago by somebody else, or it looked right and does not load: make it again, once.
+            // It was removed by another process just now, or it looked right and does not load: build it again, once.
             if (reason.stage !== "restore" && store.unusable(key) === undefined) return Effect.fail(error)
             missed = reason.problem
             return store.discard(key).pipe(

@@ -1,9 +1,9 @@
 /**
  * VM: one QEMU process with its monitor and its channel, as a scoped resource. A VM is either booted, to be sealed as a
- * template, or restored from one; closing its scope kills QEMU and waits until it is dead. `vm/Start` starts them.
+ * template, or restored from one; closing its scope kills QEMU and waits until it is dead. `vm/Start` starts VMs.
  *
- * QEMU gets every file as an inherited descriptor. The disk of a clone is unlinked before QEMU starts, so a VM leaves
- * nothing in the file system however it ends.
+ * QEMU gets every file as an inherited descriptor. A clone's disk is unlinked before QEMU starts, so a VM leaves nothing in
+ * the file system, however it ends.
  */
 import type * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
@@ -17,10 +17,10 @@ import type * as Machine from "./qemu/Machine.ts"
 import type { Isolation } from "./Receipt.ts"
 import type { SandboxError } from "./SandboxError.ts"
 
-/** The VM is gone: its process ended, its guest fell silent or broke the channel's rules. */
+/** The VM is lost: its process ended, or its guest stopped answering or broke the protocol. */
 export class VmLost extends Schema.TaggedError<VmLost>()("VmLost", {
   problem: Schema.String,
-  /** The guest broke the rules of the channel. */
+  /** The guest broke the protocol. */
   violation: Schema.Boolean
 }) {
   override get message(): string {
@@ -28,7 +28,7 @@ export class VmLost extends Schema.TaggedError<VmLost>()("VmLost", {
   }
 }
 
-/** The image's files that a VM is made of; absolute paths. */
+/** The image's files that a VM uses; absolute paths. */
 export interface ImageFiles {
   readonly arch: "amd64" | "arm64"
   readonly kernel: string
@@ -37,7 +37,7 @@ export interface ImageFiles {
   readonly scratch: string
 }
 
-/** What a VM needs to know to start: which QEMU, how it is launched, which image and how much memory (MiB). */
+/** What is needed to start a VM: which QEMU, how it is launched, which image and how much memory (MiB). */
 export interface Shape {
   readonly qemu: Qemu
   readonly launcher: Host["Service"]["launcher"]
@@ -50,11 +50,11 @@ export interface TemplateFiles {
   readonly ram: string
   readonly state: string
   readonly disk: string
-  /** An empty overlay: each clone starts from a copy. */
+  /** An empty overlay. Each clone gets a copy of it as its disk. */
   readonly overlay: string
 }
 
-/** What makes a clone different from every other, beside its entropy. */
+/** What distinguishes a clone from every other one, in addition to its entropy. */
 export interface Identity {
   readonly hostname: string
   readonly env: Readonly<Record<string, string>>
@@ -62,58 +62,62 @@ export interface Identity {
   readonly network: NetworkGrant | null
 }
 
-/**
- * A running machine.
- */
+/** A running machine. */
 export interface Vm {
   readonly pid: number
   readonly isolation: Isolation
-  /** Makes a request to the agent; see `guest/Agent`. */
+  /** Sends a request to the agent; see `guest/Agent`. */
   readonly open: Agent.Open<VmLost>
-  /** Gives the guest its clock, entropy, identity and settings, and fails unless it acknowledges every one. */
+  /** Sends the guest its clock, entropy, identity and settings, and fails unless it acknowledges each of them. */
   readonly handover: (identity: Identity, purpose?: Hello["purpose"]) => Effect.Effect<GuestHello, SandboxError>
-  /** Stops the machine's time: it takes no CPU, and its guest notices nothing, until `resume`. */
+  /** Pauses the machine: until `resume` it uses no CPU, and its guest notices nothing. */
   readonly pause: Effect.Effect<void, VmLost>
-  /** Lets a paused machine run on. */
+  /** Continues a paused machine. */
   readonly resume: Effect.Effect<void, VmLost>
-  /** Waits for output of executions that have ended; see `guest/LateOutput`. `Cause.Done` when the VM is gone. */
+  /** Waits for output of executions that have ended; see `guest/LateOutput`. Fails with `Cause.Done` when the VM is gone. */
   readonly lateOutput: Channel.Channel["lateOutput"]
-  /** Names who takes the connections that the guest asks for; see `guest/Connections`. */
+  /** Sets the function that accepts the connections that the guest asks for; see `guest/Connections`. */
   readonly accept: Channel.Channel["accept"]
-  /** How many of them are open. */
+  /** How many of these connections are open. */
   readonly connected: Channel.Channel["connected"]
-  /** Ends when the guest, asked for it, has given no sign of life within a second and a half; otherwise never. */
+  /** Pings the guest. Completes if no frame comes from it within 1.5 s; otherwise never completes. */
   readonly silence: Effect.Effect<void>
   /** Fails when the VM is lost; never succeeds. */
   readonly failure: Effect.Effect<never, VmLost>
-  /** Ends the VM at once; done when the process's death is confirmed. */
+  /** Kills the VM at once; completes when the process's death is confirmed. */
   readonly destroy: Effect.Effect<void>
-  /** Of a restored clone. */
+  /** Set only for a restored clone. */
   readonly parts: Parts | undefined
 }
 
-/** What a running clone is made of, for who copies it; see `vm/Capture`. */
+/** The parts of a running clone, from which it can be copied (`vm/Capture`) or parked (`vm/Park`). */
 export interface Parts {
   readonly shape: Shape
   readonly machine: Machine.Machine
   readonly channel: Channel.Channel
-  /** The clone's own disk, the one below it, and what it was restored from; open for reading as long as the VM lives. */
+  /**
+   * Descriptors, open for reading as long as the VM lives: the clone's own disk, the disk below it, and the memory and state
+   * files that it was restored from.
+   */
   readonly overlay: number
   readonly disk: number
   readonly ram: number
   readonly state: number
-  /** Ends the process of a machine that was saved. */
+  /** Kills the process of a machine that has been saved. */
   readonly end: Effect.Effect<void>
 }
 
-/** Of it, what stays when its process is gone. */
+/** The parts that remain when the process has ended. */
 export type Remains = Pick<Parts, "shape" | "overlay" | "disk" | "ram" | "state">
 
-/** A request to a VM's agent that is under way. */
+/** A request in progress to a VM's agent. */
 export type VmStream<M extends Method> = Agent.Stream<M, VmLost>
 
-/** A booted machine with warm interpreters, which can be sealed. */
+/** A booted machine with warm interpreters, which can be sealed as a template. */
 export interface Booted extends Vm {
-  /** Has the agent settle, stops the machine and writes its device state to `state`. The machine is of no use afterwards. */
+  /**
+   * Waits until the agent is idle, stops the machine and writes its device state to the file `state`. The machine cannot be
+   * used afterwards.
+   */
   readonly seal: (state: string, socketDirectory: string) => Effect.Effect<void, SandboxError>
 }

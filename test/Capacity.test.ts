@@ -14,7 +14,7 @@ import * as Admission from "../src/capacity/Admission.ts"
 import { type HostResources, privateMemoryMiB, readHostResources } from "../src/capacity/HostResources.ts"
 import type { CapacityExceeded, SandboxError } from "../src/SandboxError.ts"
 
-/** A host of 1,000 MiB and one core whose state the test changes. */
+/** A fake host with 1,000 MiB and one core, whose state the test changes. */
 const playHost = (options: Partial<Capacity.CapacityOptions> = {}) => {
   const host: { -readonly [K in keyof HostResources]: HostResources[K] } = {
     totalMemoryMiB: 1000,
@@ -30,7 +30,7 @@ const playHost = (options: Partial<Capacity.CapacityOptions> = {}) => {
   return { host, touched, capacity }
 }
 
-/** Reserves in a scope of its own, as a VM's owner does, in the background. */
+/** Reserves in the background, in a separate scope, as the owner of a VM does. */
 const ask = (capacity: Capacity.Capacity["Service"], memoryMiB: number, spare = false) =>
   Effect.gen(function* () {
     const scope = yield* Scope.make()
@@ -46,7 +46,7 @@ const reasonOf = (error: SandboxError): CapacityExceeded => {
 }
 
 describe("Capacity", () => {
-  it.effect("admits what fits, in line, and gives back when the scope closes", () =>
+  it.effect("admits what fits, in order, and releases it when the scope closes", () =>
     Effect.gen(function* () {
       const { capacity } = playHost()
       const first = yield* ask(capacity, 600)
@@ -67,25 +67,27 @@ describe("Capacity", () => {
     })
   )
 
-  it.effect("fails after the bounded wait with what was asked, free and waiting; its place is free", () =>
-    Effect.gen(function* () {
-      const { capacity } = playHost({ maxWaitMs: 5000 })
-      yield* ask(capacity, 600)
-      const late = yield* ask(capacity, 500)
-      const behind = yield* ask(capacity, 100)
-      yield* TestClock.adjust("4999 millis")
-      assert.isFalse(late.admitted())
-      yield* TestClock.adjust("1 millis")
-      const reason = reasonOf(yield* Effect.flip(Fiber.join(late.fiber)))
-      assert.deepStrictEqual(
-        [reason.asked, reason.free, reason.total, reason.waiting, reason.waitedMs, reason.retry],
-        [{ memoryMiB: 500, cpus: 1 }, { memoryMiB: 400, cpus: 7 }, { memoryMiB: 1000, cpus: 8 }, 1, 5000, "safe"]
-      )
-      assert.isTrue(Exit.isSuccess(yield* Fiber.await(behind.fiber)))
-    })
+  it.effect(
+    "fails after the bounded wait and reports what was asked, free and waiting; the next in line is admitted",
+    () =>
+      Effect.gen(function* () {
+        const { capacity } = playHost({ maxWaitMs: 5000 })
+        yield* ask(capacity, 600)
+        const late = yield* ask(capacity, 500)
+        const behind = yield* ask(capacity, 100)
+        yield* TestClock.adjust("4999 millis")
+        assert.isFalse(late.admitted())
+        yield* TestClock.adjust("1 millis")
+        const reason = reasonOf(yield* Effect.flip(Fiber.join(late.fiber)))
+        assert.deepStrictEqual(
+          [reason.asked, reason.free, reason.total, reason.waiting, reason.waitedMs, reason.retry],
+          [{ memoryMiB: 500, cpus: 1 }, { memoryMiB: 400, cpus: 7 }, { memoryMiB: 1000, cpus: 8 }, 1, 5000, "safe"]
+        )
+        assert.isTrue(Exit.isSuccess(yield* Fiber.await(behind.fiber)))
+      })
   )
 
-  it.effect("what can never fit fails at once", () =>
+  it.effect("fails at once when a request can never fit", () =>
     Effect.gen(function* () {
       const { capacity } = playHost({ keepFreeMiB: 100 })
       const memory = reasonOf(yield* Effect.flip(Effect.scoped(capacity.reserve({ memoryMiB: 901 }))))
@@ -96,7 +98,7 @@ describe("Capacity", () => {
     })
   )
 
-  it.effect("a waiter that is interrupted frees its place, and one that was admitted its memory", () =>
+  it.effect("an interrupted request leaves the line, and an admitted one releases its memory", () =>
     Effect.gen(function* () {
       const { capacity } = playHost()
       const first = yield* ask(capacity, 600)
@@ -111,7 +113,7 @@ describe("Capacity", () => {
     })
   )
 
-  it.effect("counts what is really free, less what was promised and not touched", () =>
+  it.effect("counts the memory that is really free, less what was reserved and not touched", () =>
     Effect.gen(function* () {
       const { capacity, host, touched } = playHost()
       const first = yield* ask(capacity, 600)
@@ -124,14 +126,14 @@ describe("Capacity", () => {
       assert.isTrue(fits.admitted())
       const not = yield* ask(capacity, 1)
       assert.isFalse(not.admitted())
-      // Others give back: nobody tells, so it looks.
+      // Other processes free memory, which only polling can notice.
       host.freeMemoryMiB = 300
       yield* TestClock.adjust("250 millis")
       assert.isTrue(not.admitted())
     })
   )
 
-  it.effect("slots follow the cores; memory pressure is a brake", () =>
+  it.effect("limits VMs by cores, and admits none under memory pressure", () =>
     Effect.gen(function* () {
       const { capacity, host } = playHost({ cpuOvercommit: 2 })
       const one = yield* ask(capacity, 1)
@@ -147,20 +149,20 @@ describe("Capacity", () => {
     })
   )
 
-  it.effect("spare requests wait behind every caller, without a bound, and are told of callers who wait", () =>
+  it.effect("spare requests wait behind every caller, without a bound; listeners are called when a caller waits", () =>
     Effect.gen(function* () {
       const { capacity } = playHost()
-      let told = 0
-      yield* capacity.onWaiting(() => void told++)
+      let calls = 0
+      yield* capacity.onWaiting(() => void calls++)
       const first = yield* ask(capacity, 900)
       const spare = yield* ask(capacity, 100, true)
       assert.isTrue(spare.admitted())
       const refill = yield* ask(capacity, 500, true)
       yield* TestClock.adjust("1 hour")
       assert.isFalse(refill.admitted())
-      assert.strictEqual(told, 0)
+      assert.strictEqual(calls, 0)
       const caller = yield* ask(capacity, 600)
-      assert.isAbove(told, 0)
+      assert.isAbove(calls, 0)
       yield* first.release
       assert.deepStrictEqual([caller.admitted(), refill.admitted()], [true, false])
       yield* caller.release
@@ -175,7 +177,7 @@ describe("Capacity", () => {
   })
 
   it.effect.prop(
-    "admission: in order, never more than there is, nobody starves, nothing left",
+    "admission: in order, never more than the host has, and every request gets its turn",
     [Arbitrary.array(Arbitrary.schema(Event), { maxLength: 100 })],
     ([events]) =>
       Effect.sync(() => {
@@ -191,7 +193,7 @@ describe("Capacity", () => {
           const [next, ids] = Admission.admit(state, { memoryMiB: total.memoryMiB - used, cpus: total.cpus })
           state = next
           for (const id of ids) {
-            // The first of the callers, and a spare one only when no caller waits.
+            // The first caller, or the first spare request if no caller waits.
             assert.strictEqual(callers.length > 0 ? callers.shift() : spares.shift(), id)
             held.set(id, sizes.get(id) ?? 0)
           }
@@ -199,7 +201,7 @@ describe("Capacity", () => {
           assert.isAtMost(charged.memoryMiB, total.memoryMiB)
           assert.isAtMost(charged.cpus, total.cpus)
           assert.deepStrictEqual([...state.held.keys()], [...held.keys()])
-          // Whoever is first and fits has not been passed over.
+          // The first in line does not fit, or it would have been admitted.
           const first = Admission.head(state)
           if (first !== undefined) {
             const fits =
@@ -223,7 +225,7 @@ describe("Capacity", () => {
           }
           admit()
         }
-        // As VMs end, everybody has a turn, in order.
+        // As VMs end, every request is admitted, in order.
         while (held.size > 0) {
           const [id] = held.keys()
           held.delete(id as number)
@@ -236,7 +238,7 @@ describe("Capacity", () => {
   )
 })
 
-/** A host made of files. */
+/** A directory with the kernel's files of a host. */
 const hostOf = (files: Readonly<Record<string, string>>): string => {
   const root = fs.mkdtempSync(path.join(os.tmpdir(), "host-"))
   for (const [name, text] of Object.entries(files)) {
@@ -261,7 +263,7 @@ const read = (files: Readonly<Record<string, string>>): HostResources => {
 const mebibyte = 1024 * 1024
 
 describe("readHostResources", () => {
-  it("without cgroups: what the kernel says is available", () => {
+  it("without cgroups: what the kernel reports as available", () => {
     assert.deepStrictEqual(read({}), {
       totalMemoryMiB: 8000,
       freeMemoryMiB: 4000,
@@ -270,7 +272,7 @@ describe("readHostResources", () => {
     })
   })
 
-  it("cgroup v2: the tightest limit on the way up; page cache is free; pressure", () => {
+  it("cgroup v2: the lowest limit of the group and its parents; page cache counts as free; pressure", () => {
     const found = read({
       "proc/self/cgroup": "0::/a/b\n",
       "proc/pressure/memory":
@@ -285,7 +287,7 @@ describe("readHostResources", () => {
     assert.deepStrictEqual(found, { totalMemoryMiB: 1000, freeMemoryMiB: 400, cores: 0.5, memoryPressure: 4.25 })
   })
 
-  it("cgroup v1, also where the path of the host is not mounted", () => {
+  it("cgroup v1, also where the host's path is not mounted", () => {
     const limits = {
       "memory.limit_in_bytes": `${2000 * mebibyte}\n`,
       "memory.usage_in_bytes": `${500 * mebibyte}\n`,

@@ -1,4 +1,4 @@
-/** Real VMs from a real pool. */
+/** A pool of real VMs. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -14,7 +14,7 @@ import { Snapshots } from "../src/Snapshot.ts"
 import { Template } from "../src/Template.ts"
 import { qemus } from "./support/processes.ts"
 
-/** A sandbox whose pool and capacity the test can look into. */
+/** A sandbox whose pool and capacity the test can inspect. */
 const pooled = (options: PoolOptions, capacity: Partial<Capacity.CapacityOptions> = {}) =>
   Sandbox.layerOver.pipe(
     Layer.provide(Snapshots.layerUnsupported),
@@ -32,7 +32,7 @@ const stats = Effect.map(
   ([it]) => it
 )
 
-/** Waits until so many clones are ready and none is being made. */
+/** Waits until `size` clones are ready and none is being made. */
 const filled = (size: number) =>
   stats.pipe(
     Effect.repeat({
@@ -44,13 +44,13 @@ const filled = (size: number) =>
 
 const session = Sandbox.use((sandbox) => sandbox.session())
 
-/** A value that must be a list. */
+/** Fails unless the value is a list. */
 const list = (value: unknown): ReadonlyArray<unknown> => {
   if (!Array.isArray(value)) assert.fail("no list")
   return value
 }
 
-/** What must differ between two machines. */
+/** Code whose values must differ between two machines. */
 const unique = {
   python: "import random, uuid, secrets; [random.random(), str(uuid.uuid4()), secrets.token_hex(8)]",
   javascript: `const c = require("node:crypto"); [Math.random(), c.randomUUID(), c.randomBytes(8).toString("hex"),
@@ -60,7 +60,7 @@ const unique = {
 
 describe("Pool", () => {
   it.live(
-    "claims are the claimer's: fresh state, randomness, clock, identity, env; then refill; its end leaves no QEMU",
+    "a claimed clone has fresh state, randomness, clock, identity and env; the pool refills; its end leaves no QEMU",
     () =>
       Effect.gen(function* () {
         const scope = yield* Scope.make()
@@ -109,7 +109,7 @@ describe("Pool", () => {
           const [first = [], second = []] = seen
           assert.strictEqual(first.length, 12)
           first.forEach((value, index) => assert.notStrictEqual(value, second[index], `value ${index}`))
-          // Used VMs are dead, others took their places.
+          // Used VMs are dead, and others have replaced them.
           assert.strictEqual(qemus().filter((pid) => idle.includes(pid)).length, 0)
         }).pipe(Effect.provide(context))
         yield* Scope.close(scope, Exit.void)
@@ -119,7 +119,7 @@ describe("Pool", () => {
   )
 
   it.live(
-    "a killed clone is replaced; one killed unnoticed is not used, and the run restores and says why",
+    "a killed clone is replaced; one killed just before its claim is not used, and the receipt says why",
     () =>
       Effect.gen(function* () {
         yield* filled(1)
@@ -129,7 +129,7 @@ describe("Pool", () => {
         yield* filled(1)
         assert.notInclude(qemus(), before)
 
-        // Killed in the same moment as it is claimed.
+        // Killed at the same moment as it is claimed.
         const [now] = qemus()
         process.kill(now as number, "SIGKILL")
         const { receipt, stdout } = yield* Sandbox.use((it) => it.run({ language: "bash", code: "echo ok" }))
@@ -143,7 +143,7 @@ describe("Pool", () => {
   )
 
   it.live(
-    "twelve runs at once over a pool of two: all succeed, two or more from the pool, the others say why not",
+    "twelve runs at once with a pool of two: all succeed, two or more from the pool; the others' receipts say why not",
     () =>
       Effect.gen(function* () {
         yield* filled(2)
@@ -174,7 +174,7 @@ describe("Pool", () => {
   )
 
   it.live(
-    "another memory size has no pool and says so; it waits for capacity until an idle clone gives way",
+    "a memory size without a pool is reported, and waits for capacity until an idle clone is destroyed",
     () =>
       Effect.gen(function* () {
         yield* filled(1)
@@ -190,7 +190,7 @@ describe("Pool", () => {
   )
 
   it.live(
-    "a pool that the host has no room for keeps running without clones, with the reason; sessions too say it",
+    "a pool that does not fit on the host runs without clones and reports why, as a session does",
     () =>
       Effect.gen(function* () {
         yield* stats.pipe(
@@ -207,7 +207,7 @@ describe("Pool", () => {
   )
 
   it.live(
-    "layerPool has its pool also beside a layer without one",
+    "layerPool has its pool also where another layer without one is provided",
     () =>
       Effect.gen(function* () {
         const run = Sandbox.use((it) => it.run({ language: "bash", code: "echo" }))
@@ -229,7 +229,7 @@ describe("Pool", () => {
     240_000
   )
 
-  it.live("options that make no sense are refused", () =>
+  it.live("invalid options are refused", () =>
     Effect.gen(function* () {
       const error = yield* Effect.flip(Effect.scoped(Layer.build(Sandbox.layerPool({ size: -1 }))))
       assert.deepInclude(error.reason, { _tag: "InvalidInput", field: "size" })

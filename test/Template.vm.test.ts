@@ -1,4 +1,7 @@
-/** Templates under damage, competition and a full disk: made again or a typed error, never a half-made one in use. */
+/**
+ * Damaged templates, concurrent builds and a full disk: the template is built again or the error is typed; a half-written one is
+ * never used.
+ */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -21,7 +24,7 @@ const directory = Effect.acquireRelease(
   (it) => Effect.sync(() => fs.rmSync(it, { recursive: true }))
 )
 
-/** The real services, with templates of their own in `home`. */
+/** The real services, with their templates in `home`. */
 const layerAt = (home: string) =>
   Sandbox.layerTemplate.pipe(
     Layer.provideMerge(Template.layer),
@@ -34,11 +37,11 @@ const layerAt = (home: string) =>
     )
   )
 
-const uuid = { language: "python", code: "print(6 * 7)" } as const
-/** Runs one piece of code with the templates in `home`, and says how its VM was obtained. */
+const product = { language: "python", code: "print(6 * 7)" } as const
+/** Runs code with the templates in `home`, and returns how its VM was obtained. */
 const startPath = (home: string) =>
   Effect.gen(function* () {
-    const result = yield* Sandbox.use((sandbox) => sandbox.run(uuid))
+    const result = yield* Sandbox.use((sandbox) => sandbox.run(product))
     assert.strictEqual(result.stdout, "42\n")
     return result.receipt.startPath
   }).pipe(Effect.provide(layerAt(home)))
@@ -49,7 +52,7 @@ const onlyTemplate = (home: string): string => {
   return path.join(home, "templates", names[0] ?? "")
 }
 
-/** What is in the store beside templates and locks: nothing, if nothing was left behind. */
+/** What unfinished builds and removals have left behind in the store. */
 const leftovers = (home: string): ReadonlyArray<string> => {
   const store = path.join(home, "templates")
   return fs.existsSync(store) ? fs.readdirSync(store).filter((name) => /^\.(building|removed)/.test(name)) : []
@@ -60,7 +63,7 @@ const missed = (from: StartPath): string | undefined => from.missed.find((it) =>
 
 describe("Template", () => {
   it.live(
-    "two processes and two fibres build it once; a damaged one is made again; an interrupted build leaves nothing",
+    "two processes with two fibres each build it once; a damaged one is built again; an interrupted build leaves nothing",
     () =>
       Effect.gen(function* () {
         const home = yield* directory
@@ -85,13 +88,13 @@ describe("Template", () => {
         const process_ = Effect.promise(() => promisify(execFile)(process.execPath, [script], { timeout: 200_000 }))
         const outputs = yield* Effect.all([process_, process_], { concurrency: 2 })
         const built = outputs.flatMap(({ stdout }) => JSON.parse(stdout) as ReadonlyArray<number>)
-        // A missed path beside the pool's means that this caller had to have it made.
+        // A missed path in addition to the pool means that this run had to wait for the build.
         assert.deepStrictEqual(built.toSorted(), [1, 1, 1, 2])
         assert.deepStrictEqual(leftovers(home), [])
         const whole = yield* startPath(home)
         assert.deepStrictEqual([whole.kind, missed(whole)], ["restore", undefined])
 
-        // A state that looks right by all that is checked and does not load.
+        // A state that passes all checks and does not load.
         const state = path.join(onlyTemplate(home), "state")
         fs.writeFileSync(state, Buffer.alloc(fs.statSync(state).size, 0x41))
         const stat = fs.statSync(state, { bigint: true })
@@ -108,7 +111,7 @@ describe("Template", () => {
         assert.strictEqual((yield* startPath(home)).kind, "restore")
         assert.deepStrictEqual(leftovers(home), [])
 
-        // Changed in one byte, with the size it had.
+        // One byte is changed; the size is the same.
         const template = onlyTemplate(home)
         const ram = fs.openSync(path.join(template, "ram"), "r+")
         fs.writeSync(ram, Buffer.from([0x5a]), 0, 1, 4096)
@@ -117,7 +120,7 @@ describe("Template", () => {
           Effect.provide(layerAt(home))
         )
         assert.strictEqual(verified, "ram was changed")
-        // It is made again, which is interrupted when its QEMU has started.
+        // It is built again, and the build is interrupted when its QEMU has started.
         const before = new Set(qemus())
         const started = () => qemus().filter((pid) => !before.has(pid))
         const begun = Effect.sync(() => leftovers(home).length > 0 && started().length > 0).pipe(
@@ -131,7 +134,7 @@ describe("Template", () => {
   )
 
   it.live.skipIf(process.getuid?.() !== 0)(
-    "a disk that fills up while it is made is a typed error that says so",
+    "a disk that fills up during the build is a typed error that says so",
     () =>
       Effect.gen(function* () {
         const home = yield* directory
@@ -153,7 +156,7 @@ describe("Template", () => {
   )
 
   it.live(
-    "an image whose root cannot be mounted is a failed boot, with what the guest's kernel said",
+    "an image whose root cannot be mounted is a failed boot, with the guest's console output",
     () =>
       Effect.gen(function* () {
         const home = yield* directory

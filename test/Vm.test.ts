@@ -1,4 +1,4 @@
-/** What becomes of a VM whose QEMU or guest misbehaves: a typed error in bounded time, and a dead process. */
+/** VMs whose QEMU or guest misbehaves: a typed error in bounded time, and a dead process. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -26,7 +26,7 @@ import { isAlive } from "./support/processes.ts"
 
 const script = fileURLToPath(new URL("./support/fakeQemu.mjs", import.meta.url))
 
-/** A shape whose QEMU is the fake in one of its modes, an empty template, and the fake's process id. */
+/** A shape whose QEMU is a fake in one of its modes, an empty template, and the fake's process id. */
 const fake = (mode: string) =>
   Effect.gen(function* () {
     const home = yield* Effect.acquireRelease(
@@ -64,7 +64,7 @@ const fake = (mode: string) =>
     return { home, shape, template, pid: () => Number(fs.readFileSync(pidFile, "utf8")) }
   })
 
-/** Runs an effect while the test's clock runs fast, so that bounds of seconds come at once. */
+/** Runs an effect while the test's clock runs fast, so that timeouts of seconds come at once. */
 const hurried = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
   Effect.gen(function* () {
     const fiber = yield* Effect.forkChild(effect, { startImmediately: true })
@@ -75,7 +75,7 @@ const hurried = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
     return yield* Fiber.join(fiber)
   })
 
-/** Waits for the death of a process that has been killed already. */
+/** Waits until a process that has been killed is dead. */
 const gone = (pid: number) =>
   Effect.sync(() => isAlive(pid)).pipe(
     Effect.repeat({ while: (alive) => alive, schedule: Schedule.spaced("5 millis") }),
@@ -201,7 +201,7 @@ describe("Vm", () => {
     )
   }
 
-  it.effect("a request that the guest refuses is invalid input, and the session lives", () =>
+  it.effect("a request that the guest refuses is invalid input, and the session continues", () =>
     Effect.gen(function* () {
       const { pid, session } = yield* start("refuses")
       const error = yield* hurried(Effect.flip(session.exec({ language: "python", code: "1", cwd: "/nowhere" })))
@@ -212,7 +212,7 @@ describe("Vm", () => {
     }).pipe(Effect.scoped)
   )
 
-  it.effect("a language that is not in the image is an unsupported command with what there is", () =>
+  it.effect("a language that is not in the image is an unsupported command that lists the available ones", () =>
     Effect.gen(function* () {
       const { session } = yield* start("refuses")
       const error = yield* Effect.flip(session.exec({ language: "bash", code: "true" }))
@@ -224,7 +224,7 @@ describe("Vm", () => {
     }).pipe(Effect.scoped)
   )
 
-  it.effect("an idle session closes after 300 s, and the VM is destroyed at once", () =>
+  it.effect("an idle session closes after 300 s, and its VM is destroyed at once", () =>
     Effect.gen(function* () {
       const { pid, session, vm } = yield* start("refuses")
       const exec = Effect.flip(session.exec({ language: "python", code: "1" }))
@@ -242,7 +242,7 @@ describe("Vm", () => {
     }).pipe(Effect.scoped)
   )
 
-  it.effect("a running execution counts as use, and its end starts the wait anew", () =>
+  it.effect("a running execution counts as use, and the idle time starts again when it ends", () =>
     Effect.gen(function* () {
       const { pid, session, vm } = yield* start("never-ends", 60_000)
       const running = yield* Effect.forkChild(
@@ -263,7 +263,7 @@ describe("Vm", () => {
     }).pipe(Effect.scoped)
   )
 
-  it.effect("a file that is missing is a failed launch that names it, and nothing is left open", () =>
+  it.effect("a missing file is a failed launch that names it, and nothing is left open", () =>
     Effect.gen(function* () {
       const it = yield* fake("silent")
       fs.rmSync(it.template.state)
@@ -279,31 +279,29 @@ describe("Vm", () => {
     }).pipe(Effect.scoped)
   )
 
-  it.live(
-    "a restore from a slow disk comes, and one that is left meanwhile leaves no process, descriptor or file",
-    () =>
-      Effect.gen(function* () {
-        const it = yield* fake("slow-disk")
-        const restore = Effect.scoped(Effect.andThen(Start.restore(it.shape, it.template), Effect.void))
-        yield* restore
-        const before = fs.readdirSync("/proc/self/fd").length
-        for (const ms of [0, 20, 80, 200, 350]) {
-          fs.rmSync(path.join(it.home, "pid"), { force: true })
-          const fiber = yield* Effect.forkChild(restore)
-          yield* Effect.sleep(ms)
-          yield* Fiber.interrupt(fiber)
-          const started = fs.existsSync(path.join(it.home, "pid")) && it.pid() > 0
-          assert.isFalse(started && isAlive(it.pid()), `left after ${ms} ms`)
-        }
-        assert.deepStrictEqual(
-          fs.readdirSync(it.home).filter((name) => name.startsWith(".clone")),
-          []
-        )
-        yield* Effect.sync(() => fs.readdirSync("/proc/self/fd").length).pipe(
-          Effect.repeat({ until: (now) => now <= before, schedule: Schedule.spaced("10 millis") }),
-          Effect.timeout("5 seconds")
-        )
-      }).pipe(Effect.scoped)
+  it.live("a restore from a slow disk succeeds, and an interrupted one leaves no process, descriptor or file", () =>
+    Effect.gen(function* () {
+      const it = yield* fake("slow-disk")
+      const restore = Effect.scoped(Effect.andThen(Start.restore(it.shape, it.template), Effect.void))
+      yield* restore
+      const before = fs.readdirSync("/proc/self/fd").length
+      for (const ms of [0, 20, 80, 200, 350]) {
+        fs.rmSync(path.join(it.home, "pid"), { force: true })
+        const fiber = yield* Effect.forkChild(restore)
+        yield* Effect.sleep(ms)
+        yield* Fiber.interrupt(fiber)
+        const started = fs.existsSync(path.join(it.home, "pid")) && it.pid() > 0
+        assert.isFalse(started && isAlive(it.pid()), `left after ${ms} ms`)
+      }
+      assert.deepStrictEqual(
+        fs.readdirSync(it.home).filter((name) => name.startsWith(".clone")),
+        []
+      )
+      yield* Effect.sync(() => fs.readdirSync("/proc/self/fd").length).pipe(
+        Effect.repeat({ until: (now) => now <= before, schedule: Schedule.spaced("10 millis") }),
+        Effect.timeout("5 seconds")
+      )
+    }).pipe(Effect.scoped)
   )
 
   it.effect("a program that does not start is a failed launch", () =>

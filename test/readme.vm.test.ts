@@ -1,4 +1,4 @@
-/** The programs in the Markdown files run in real VMs and give what the text around them says. */
+/** The programs in the Markdown files run in real VMs and do what the text around them says. */
 import { afterAll, assert, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -15,14 +15,14 @@ import { layerAt } from "./support/snapshots.ts"
 
 const here = process.cwd()
 const directory = writePrograms()
-// Where programs write what they copy out.
+// The programs write the files that they copy out of a VM to the current directory.
 process.chdir(directory)
 afterAll(() => {
   process.chdir(here)
   fs.rmSync(directory, { recursive: true })
 })
 
-/** What a program exports by that name; it runs on the layer that the tests share. */
+/** The export of that name of a program; it runs on the layer that the tests share. */
 const exported = <A>(name: string): Effect.Effect<A> =>
   Effect.promise(
     async () => ((await import(path.join(directory, fileOf(name)))) as { readonly [name: string]: A })[name] as A
@@ -31,7 +31,7 @@ const exported = <A>(name: string): Effect.Effect<A> =>
 const run = (name: string): Effect.Effect<unknown, unknown, Sandbox> =>
   Effect.flatten(exported<Effect.Effect<unknown, unknown, Sandbox>>(name))
 
-// Snapshots of the programs stay out of the user's own.
+// The programs' snapshots are not stored with the user's.
 layer(layerAt(directory), { excludeTestServices: true, timeout: "240 seconds" })("programs", (it) => {
   it.effect("README.md: the first one prints the product and how its VM was obtained", () =>
     Effect.gen(function* () {
@@ -42,7 +42,7 @@ layer(layerAt(directory), { excludeTestServices: true, timeout: "240 seconds" })
     })
   )
 
-  it.effect("README.md: the agent's loop treats each of the five channels in its own way", () =>
+  it.effect("README.md: the agent's loop handles each of the five error channels", () =>
     Effect.gen(function* () {
       const answer =
         yield* exported<(session: Session, request: Request) => Effect.Effect<string, { reason: { _tag: string } }>>(
@@ -85,7 +85,7 @@ layer(layerAt(directory), { excludeTestServices: true, timeout: "240 seconds" })
     })
   )
 
-  it.effect("VMs: parked, saved and branched", () =>
+  it.effect("VMs: parked, saved and forked", () =>
     Effect.gen(function* () {
       assert.deepStrictEqual(yield* run("patient"), { parked: true, answer: 42, woke: true })
       const { saved, winner } = (yield* run("tried")) as {

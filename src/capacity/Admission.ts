@@ -1,6 +1,7 @@
 /**
  * Decides which request is admitted next, as pure logic over two queues and the reserved capacity. Callers come first, in their
- * order, so that small requests do not overtake a large one for ever; spare requests (a pool's refills) come when no caller waits.
+ * order, so that small requests do not overtake a large one for ever; spare requests (a pool's refills) follow when no caller
+ * waits.
  */
 
 /** What one VM is charged: `memoryMiB` of the host's memory and `cpus` slots. */
@@ -53,7 +54,7 @@ export const sum = (charges: Iterable<Charge>): Charge => {
 
 /**
  * Admits requests in order, as long as they fit. `free.memoryMiB` is what may be reserved in addition, `free.cpus` are all slots
- * of the host. The first request that does not fit blocks all after it.
+ * of the host. The first request that does not fit blocks all those after it.
  */
 export const admit = (
   state: State,

@@ -1,4 +1,4 @@
-/** What this host has left for VMs, according to its kernel: memory, cores and memory pressure, within this process's cgroups. */
+/** What the kernel reports as available for VMs: memory, cores and memory pressure, within this process's cgroups. */
 import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
@@ -25,7 +25,7 @@ const readText = (file: string): string | undefined => {
   }
 }
 
-/** The number in a file; nothing when the file is missing or contains `max`. */
+/** The number in a file; `undefined` if the file is missing or contains `max`. */
 const readNumber = (file: string): number | undefined => {
   const value = Number(readText(file)?.trim() || "NaN")
   return Number.isFinite(value) ? value : undefined
@@ -77,7 +77,7 @@ const coresOf = (directory: string, version: 1 | 2): number | undefined => {
   return quota === undefined || period === undefined || quota <= 0 ? undefined : quota / period
 }
 
-/** Where this process's cgroups are mounted, by controller; `undefined` is the unified hierarchy. */
+/** Where this process's cgroups with this controller are mounted; version 2 is the unified hierarchy. */
 const directoriesOf = (
   root: string,
   controller: string
@@ -124,10 +124,10 @@ export const readHostResources = (root = "/"): HostResources => {
   }
 }
 
-/** The memory that a process has touched so far, in MiB; 0 where that is unknown, which reserves too much rather than too little. */
+/** The memory that a process has touched, in MiB; 0 if unknown, which reserves too much rather than too little. */
 export const privateMemoryMiB = (pid: number): number =>
   Math.floor((field(readText(`/proc/${pid}/status`), /^RssAnon:\s*(\d+) kB$/m) ?? 0) / 1024)
 
-/** How often a process's main thread has slept so far; `undefined` where that is unknown. */
+/** How many times a process's main thread has slept; `undefined` if unknown. */
 export const wakeUps = (pid: number): number | undefined =>
   field(readText(`/proc/${pid}/status`), /^voluntary_ctxt_switches:\s*(\d+)$/m)

@@ -1,7 +1,7 @@
 /**
- * The agent as its callers use it: typed requests over the channel, and the one place that reads a stream until its END or
- * RESET. `E` is what a lost connection means to the caller; an `Agent.Stream` that ends in any other way than its method says
- * fails with `Refused` (a RESET, or no END at all) or `ChannelViolation` (the guest broke the protocol).
+ * The client of the agent: typed requests over the channel, and the only place that reads a stream until its END or RESET.
+ * `E` is the caller's error for a lost connection. A stream that does not end with its method's END fails with `Refused` (a
+ * RESET, or no END at all) or `ChannelViolation` (the guest broke the protocol).
  */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
@@ -19,7 +19,7 @@ import {
 } from "./Channel.ts"
 import type { End, Method, Note, Order, Request } from "./Methods.ts"
 
-/** The agent refused a request, or broke it off: its RESET. `code` is `null` where the stream ended with neither END nor RESET. */
+/** The agent refused or aborted a request by RESET. `code` is `null` if the stream ended with neither END nor RESET. */
 export class Refused extends Schema.TaggedError<Refused>()("Refused", {
   code: Schema.NullOr(Schema.String),
   problem: Schema.String
@@ -32,17 +32,17 @@ export class Refused extends Schema.TaggedError<Refused>()("Refused", {
 /** Why a stream has no END. */
 export type NoEnd = Refused | ChannelViolation
 
-/** A request under way. */
+/** A request in progress. */
 export interface Stream<M extends Method, E> extends Pick<ChannelStream, "id" | "consumed" | "write"> {
   readonly method: M
-  /** See `Channel`. */
+  /** See `ChannelStream`. */
   readonly take: Effect.Effect<ReadonlyArray<Event>, E | Cause.Done>
   readonly takeAll: Effect.Effect<ReadonlyArray<Event>, E | Cause.Done>
   /** Sends an order to the callee; nothing happens when the stream has ended. */
   readonly order: (order: Order<M>) => Effect.Effect<void>
 }
 
-/** Opens requests. Closing the scope before a stream's end cancels what runs in it. */
+/** Opens a request. Closing the scope before the stream's end cancels the request. */
 export interface Open<E> {
   <M extends Method>(
     method: M,
@@ -56,7 +56,7 @@ export type Incoming<M extends Method> =
   | { readonly _tag: "Data"; readonly sub: number; readonly bytes: Uint8Array; readonly end: boolean }
   | { readonly _tag: "Note"; readonly note: Note<M> }
 
-/** What came next, and how the stream ended once it has. */
+/** The next items of a stream; `end` is its result if it has ended. */
 export interface Batch<M extends Method> {
   readonly incoming: ReadonlyArray<Incoming<M>>
   readonly end: Effect.Effect<End<M>, NoEnd> | undefined
@@ -96,9 +96,7 @@ const batchOf = <M extends Method>(method: M, events: ReadonlyArray<Event>): Bat
         const end = decode(method.end, event.value)
         return {
           incoming,
-          end: Option.isSome(end)
-            ? Effect.succeed(end.value as End<M>)
-            : violation(`an END of ${method.name} that is not understood`)
+          end: Option.isSome(end) ? Effect.succeed(end.value as End<M>) : violation(`a malformed END of ${method.name}`)
         }
       }
     }
@@ -109,8 +107,8 @@ const batchOf = <M extends Method>(method: M, events: ReadonlyArray<Event>): Bat
 const noEnd = Effect.fail(new Refused({ code: null, problem: "the stream ended without a result" }))
 
 /**
- * The next of what comes on a stream: at least one item, or its end. It grants the guest credit for the bytes, unless
- * `credit` is `"later"`: then the reader hands them on and calls `consumed` when they are gone.
+ * Waits for at least one item of a stream, or its end. Grants the guest credit for the bytes, unless `credit` is `"later"`: then
+ * the reader passes the bytes on and calls `consumed` when they have left.
  */
 export const next = <M extends Method, E>(
   stream: Stream<M, E>,
@@ -121,7 +119,7 @@ export const next = <M extends Method, E>(
     (events) => (events.length === 0 ? { incoming: [], end: noEnd } : batchOf(stream.method, events))
   )
 
-/** Reads a stream until its END. What comes before goes to `onIncoming`, in order. */
+/** Reads a stream and returns its END. Passes the items before it to `onIncoming`, in order. */
 export const follow = Effect.fnUntraced(function* <M extends Method, E, E2 = never>(
   stream: Stream<M, E>,
   onIncoming?: (incoming: Incoming<M>) => Effect.Effect<void, E2>,
@@ -134,14 +132,14 @@ export const follow = Effect.fnUntraced(function* <M extends Method, E, E2 = nev
   }
 })
 
-/** Makes a request and gives its END. */
+/** Makes a request and returns its END. */
 export const call = <M extends Method, E>(
   open: Open<E>,
   method: M,
   request: Request<M>
 ): Effect.Effect<End<M>, E | NoEnd> => Effect.scoped(Effect.flatMap(open(method, request), (stream) => follow(stream)))
 
-/** All bytes that come before END, as a stream; END goes to `onEnd`. */
+/** The bytes before END, as a stream; END is passed to `onEnd`. */
 export const bytes = <M extends Method, E, E2 = never>(
   stream: Stream<M, E>,
   onEnd: (end: End<M>) => Effect.Effect<void, E2>
@@ -156,7 +154,7 @@ export const bytes = <M extends Method, E, E2 = never>(
     })
   )
 
-/** Opens typed streams over a channel, whose failures `explain` turns into the caller's. */
+/** Opens typed streams over a channel; `explain` turns the channel's failures into the caller's. */
 export const over =
   <E>(channel: Pick<Channel, "open">, explain: (failure: ChannelFailure) => Effect.Effect<never, E>): Open<E> =>
   <M extends Method>(method: M, request: Request<M>, inputs: ReadonlyArray<Input> = []) =>

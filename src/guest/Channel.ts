@@ -1,10 +1,10 @@
 /**
- * The channel: many streams over the one connection to a guest's agent, with credits, so that a slow stream never stalls
- * another and the host's memory stays bounded whatever the guest sends.
+ * The channel: many streams over the one connection to a guest's agent. Each stream has its own credit, so a slow stream never
+ * stalls another, and the host's memory stays bounded whatever the guest sends.
  *
- * The inside is plain callbacks on a socket, in one file because they share the state of every stream and are the hottest code
- * of the library; effects begin at the interface. A guest that breaks the rules, or a connection
- * that ends, fails every pending call with one of two errors, and the VM's owner then destroys the VM.
+ * The implementation is plain callbacks on a socket. It is one long file because the callbacks share the state of every stream
+ * and are the hottest code of the library; effects begin at the interface. If the guest breaks the protocol or the connection
+ * ends, every pending call fails with one of two errors, and the VM's owner then destroys the VM.
  */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -23,14 +23,14 @@ import * as StreamSlots from "./StreamSlots.ts"
 import { GuestHello, type Hello } from "./Hello.ts"
 import { connect, output as lateMethod, Reset } from "./Methods.ts"
 
-/** The connection is gone or the guest stopped answering. */
+/** The connection ended, or the guest stopped answering. */
 export class ChannelLost extends Schema.TaggedError<ChannelLost>()("ChannelLost", { problem: Schema.String }) {
   override get message(): string {
     return this.problem
   }
 }
 
-/** The guest broke the rules of the channel. */
+/** The guest broke the protocol. */
 export class ChannelViolation extends Schema.TaggedError<ChannelViolation>()("ChannelViolation", {
   problem: Schema.String
 }) {
@@ -41,7 +41,7 @@ export class ChannelViolation extends Schema.TaggedError<ChannelViolation>()("Ch
 
 export type ChannelFailure = ChannelLost | ChannelViolation
 
-/** What arrives on a stream. `End` or `Reset` is the last. */
+/** An event of a stream. `End` or `Reset` is the last one. */
 export type Event =
   | { readonly _tag: "Data"; readonly sub: number; readonly bytes: Uint8Array; readonly end: boolean }
   | { readonly _tag: "Note"; readonly value: unknown }
@@ -56,46 +56,46 @@ export interface Input {
 }
 
 export interface ChannelStream {
-  /** Its number, by which late output names the execution it belongs to. */
+  /** The stream's number; late output refers to its execution by this number. */
   readonly id: number
-  /** The next events, at least one, in order; taking them grants the guest credit for as many bytes. */
+  /** Waits for at least one event and takes all, in order; grants the guest credit for their bytes. */
   readonly takeAll: Effect.Effect<ReadonlyArray<Event>, ChannelFailure | Cause.Done>
-  /** The same without granting credit: for a reader that hands the bytes on and says by `consumed` when they are gone. */
+  /** The same without granting credit: for a reader that passes the bytes on and calls `consumed` when they have left. */
   readonly take: Effect.Effect<ReadonlyArray<Event>, ChannelFailure | Cause.Done>
-  /** Grants the guest credit for so many bytes that were taken. */
+  /** Grants the guest credit for bytes that were taken. */
   readonly consumed: (bytes: number) => void
   /**
-   * Sends bytes at the pace that the guest's credit allows, and with `end` ends the sub-channel after them. False when the
-   * stream ended before all was sent. Writers of one stream take turns.
+   * Sends bytes as the guest's credit allows, and with `end` ends the sub-channel after them. Returns false if the stream ended
+   * before everything was sent. Writers of one stream take turns.
    */
   readonly write: (sub: number, bytes: Uint8Array, end: boolean) => Effect.Effect<boolean>
-  /** Sends an event; nothing happens when the stream has ended. */
+  /** Sends a NOTE; does nothing if the stream has ended. */
   readonly note: (event: object) => Effect.Effect<void>
 }
 
 export interface Channel {
   /** Waits for the greeting that a guest sends when it has booted. */
   readonly greeting: Effect.Effect<GuestHello, ChannelFailure>
-  /** Says HELLO in a new epoch, which ends all streams of the older one, and waits for the acknowledgement. */
+  /** Sends HELLO in a new epoch, which ends all streams of the older one, and waits for the guest's HELLO. */
   readonly handshake: (hello: Hello) => Effect.Effect<GuestHello, ChannelFailure>
-  /** Opens a stream. Closing the scope before the stream's end resets it, which cancels what runs in it. */
+  /** Opens a stream. Closing the scope before the stream's end resets it, which cancels the request. */
   readonly open: (
     message: object,
     inputs: ReadonlyArray<Input>
   ) => Effect.Effect<ChannelStream, ChannelFailure, Scope.Scope>
-  /** Waits for output of executions that have ended, and takes what there is. `Cause.Done` when the channel is gone. */
+  /** Waits for output of executions that have ended, and takes all of it. Fails with `Cause.Done` when the channel is gone. */
   readonly lateOutput: LateOutput.LateOutput["takeAll"]
-  /** Watches, as long as the scope is open, whether the guest has read what was sent to it; one observer at a time. */
+  /** Observes, until the scope closes, whether the guest has read everything sent to it. One observer at a time. */
   readonly observe: Observer.Observing<ChannelFailure>["observe"]
-  /** Names who takes the connections that the guest asks for; without one they are refused. */
+  /** Sets the function that accepts the connections that the guest asks for; without one they are refused. */
   readonly accept: Connections.Connections["accept"]
-  /** How many of them are open. */
+  /** How many of these connections are open. */
   readonly connected: () => number
   /** The number that the next stream will have. */
   readonly nextStream: () => number
-  /** Asks the guest for a sign of life, and ends when none has come soon; it does not end when one has. */
+  /** Pings the guest. Completes if no frame comes from it within 1.5 s; otherwise never completes. */
   readonly silence: Effect.Effect<void>
-  /** Fails when the channel does; never succeeds. */
+  /** Fails when the channel fails; never succeeds. */
   readonly failure: Effect.Effect<never, ChannelFailure>
 }
 
@@ -105,14 +105,14 @@ const creditBatch = 64 * 1024
 const sendChunk = 64 * 1024
 /** NOTE frames that may wait for the reader of one stream; they cost no credit. */
 const maxWaitingNotes = 256
-/** Bytes that may wait for a guest that does not read before it counts as broken. */
+/** Bytes that may wait for a guest that does not read; more is a violation. */
 const maxUnsent = 8 * 1024 * 1024
-/** Streams that we open at one time; the guest takes 1,024. What comes then waits for the end of another one. */
+/** Streams that may be open at one time; the guest allows 1,024. Further ones wait until another one ends. */
 const maxStreams = 1000
-/** How often a guest with open streams is asked whether it lives, and how long it may stay silent. */
+/** How often a guest with open streams is pinged, and after how many unanswered pings it counts as lost. */
 const pingEvery = "10 seconds"
 const silentTicks = 4
-/** How soon a guest that is asked has to give a sign of life; its agent comes before all else in it. */
+/** How soon a pinged guest must send a frame; its agent has priority over everything else in it. */
 const signWithin = "1500 millis"
 
 interface StreamState {
@@ -123,7 +123,7 @@ interface StreamState {
   sendCredit: number
   waitingNotes: number
   wake: (() => void) | undefined
-  /** Held by whoever sends: only one may wait for credit. */
+  /** Taken by the sender, because only one may wait for credit. */
   readonly sending: Semaphore.Semaphore
 }
 
@@ -145,8 +145,8 @@ const credit = (stream: number, bytes: number): Buffer => {
 }
 
 /**
- * Makes a channel over a connection. The scope's end closes the connection. `firstStream` goes on with the numbers of an
- * earlier channel to the same guest.
+ * Makes a channel over a connection. The scope's end closes the connection. `firstStream` continues the numbers of an earlier
+ * channel to the same guest.
  */
 export const make = Effect.fnUntraced(function* (
   socket: Duplex,
@@ -183,7 +183,7 @@ export const make = Effect.fnUntraced(function* (
     if (pendingHello !== undefined) Deferred.doneUnsafe(pendingHello.reply, Effect.fail(error))
     slots.fail(error)
     const open = [...streams.values()]
-    // First none of them is there any more: a sender that is woken looks.
+    // Cleared first, because a sender that is woken checks whether its stream is still there.
     streams.clear()
     for (const stream of open) {
       Queue.failCauseUnsafe(stream.queue, Cause.fail(error))
@@ -208,7 +208,7 @@ export const make = Effect.fnUntraced(function* (
     if (failure !== undefined) return true
     const flowing = socket.write(bytes)
     observing.sent()
-    if (socket.writableLength > maxUnsent) violation("it does not read what is sent to it")
+    if (socket.writableLength > maxUnsent) violation("the guest does not read what is sent to it")
     return flowing
   }
 
@@ -218,7 +218,7 @@ export const make = Effect.fnUntraced(function* (
 
   const onHello = (frame: Frame): void => {
     const hello = decodeHello(parse(frame.payload))
-    if (hello._tag === "None") return violation("a HELLO that is not understood")
+    if (hello._tag === "None") return violation("a malformed HELLO")
     if (pendingHello !== undefined && peerEpoch?.equals(pendingHello.epoch)) {
       epoch = pendingHello.epoch
       const { reply } = pendingHello
@@ -229,7 +229,7 @@ export const make = Effect.fnUntraced(function* (
     }
   }
 
-  /** A stream the guest opened: a connection, or its late output. */
+  /** Handles a frame of a stream that the guest opens: a connection, or its late output. */
   const onGuestStream = (frame: Frame): void => {
     if (frame.kind === Kind.Open) {
       const message = parse(frame.payload)
@@ -288,9 +288,9 @@ export const make = Effect.fnUntraced(function* (
         return
       }
       case Kind.Credit: {
-        if (frame.payload.length !== 4) return violation("a CREDIT that is not understood")
+        if (frame.payload.length !== 4) return violation("a malformed CREDIT")
         stream.sendCredit += frame.payload.readUInt32LE(0)
-        if (stream.sendCredit > 0x7fffffff) return violation("more credit than there can be")
+        if (stream.sendCredit > 0x7fffffff) return violation("more credit than the maximum")
         stream.wake?.()
         return
       }
@@ -303,11 +303,11 @@ export const make = Effect.fnUntraced(function* (
         return finish(stream, { _tag: "End", value: parse(frame.payload) })
       case Kind.Reset: {
         const reset = decodeReset(parse(frame.payload))
-        if (reset._tag === "None") return violation("a RESET that is not understood")
+        if (reset._tag === "None") return violation("a malformed RESET")
         return finish(stream, { _tag: "Reset", ...reset.value })
       }
       default:
-        return violation(`a frame of kind ${frame.kind} where none belongs`)
+        return violation(`an unexpected frame of kind ${frame.kind}`)
     }
   }
 
@@ -318,7 +318,7 @@ export const make = Effect.fnUntraced(function* (
     onFrame,
     onViolation: violation
   })
-  // Every stream that has to wait for the socket listens to it.
+  // Every stream that waits for the socket adds a listener, so there is no limit.
   socket.setMaxListeners(0)
   socket.on("data", decode)
   socket.on("error", (error) => lost(`the connection broke: ${error.message}`))
@@ -344,7 +344,7 @@ export const make = Effect.fnUntraced(function* (
   const handshake = Effect.fnUntraced(function* (hello: Hello) {
     if (failure !== undefined) return yield* failure
     const reply = yield* Deferred.make<GuestHello, ChannelFailure>()
-    // An older epoch's streams are dead on both sides from here on.
+    // From here on the older epoch's streams are dead on both sides.
     for (const stream of streams.values())
       finish(stream, { _tag: "Reset", code: "epoch", message: "a new epoch began" })
     output = undefined
@@ -357,8 +357,8 @@ export const make = Effect.fnUntraced(function* (
   })
 
   /**
-   * Sends `first` and what credit and socket allow, all in one write, because each costs the guest an interrupt. `rest` keeps
-   * what is not sent yet.
+   * Sends `first` and as much of `rest` as credit and socket allow, in one write, because each write costs the guest an
+   * interrupt. `rest` then holds what is not sent yet.
    */
   const pump = (
     stream: StreamState,
@@ -385,7 +385,7 @@ export const make = Effect.fnUntraced(function* (
     return { done: rest.length === 0, flowing }
   }
 
-  /** Waits until the socket takes more, or is gone. */
+  /** Waits until the socket has drained or closed. */
   const drained: Effect.Effect<void> = Effect.callback((resume) => {
     const go = (): void => {
       socket.off("drain", go)
@@ -421,7 +421,7 @@ export const make = Effect.fnUntraced(function* (
       })
     })
 
-  /** Sends all of it; true unless the stream ended before. */
+  /** Sends everything; returns false if the stream ended before. */
   const flush = Effect.fnUntraced(function* (stream: StreamState, rest: Array<Input>, first = pump(stream, rest)) {
     let state = first
     while (!state.done && streams.has(stream.id)) {

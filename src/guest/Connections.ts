@@ -1,8 +1,8 @@
 /**
- * The streams that a guest opens to reach something beyond it: `{ "method": "connect", … }` on even ids.
+ * The connections that a guest asks for: streams with even ids that it opens with `{ "method": "connect", … }`.
  *
- * Plain callbacks: whoever accepts a connection gives a receiver and gets a sender, and every byte is under credit both ways,
- * so that a guest which never reads, or a target which never does, costs a bounded amount of memory.
+ * Plain callbacks: the acceptor of a connection is given a `Connection` to send on, and returns a `Receiver`. Every byte needs
+ * credit in both directions, so a guest or a target that never reads costs a bounded amount of memory.
  */
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
@@ -10,51 +10,53 @@ import type { Duplex } from "node:stream"
 import { encode, encodeJson, endFlag, type Frame, initialCredit, Kind, Sub } from "./Frame.ts"
 import { connect, type Note, type Request } from "./Methods.ts"
 
-/** What the acceptor of a connection is told. */
+/** The callbacks of a connection's acceptor. */
 export interface Receiver {
-  /** Bytes from the guest; `consumed` grants the guest as many again. */
+  /** Bytes from the guest. Call `consumed` when they have left, to grant credit for more. */
   readonly data: (bytes: Uint8Array) => void
   /** The guest sends no more. */
   readonly end: () => void
-  /** There is room again after `send` took less than it was given. */
+  /** More can be sent, after `send` took less than it was given. */
   readonly writable: () => void
-  /** The connection is over: the guest ended it, or is gone. */
+  /** The connection has ended: the guest ended it, or the guest is gone. */
   readonly gone: () => void
 }
 
-/** The acceptor's side of a connection. After `close` or `reset`, and after the receiver's `gone`, nothing does anything. */
+/** The acceptor's side of a connection. After `close`, `reset` or the receiver's `gone` its functions do nothing. */
 export interface Connection {
-  /** What the guest asks for, not believed in any way. */
+  /** What the guest asks for; untrusted. */
   readonly request: Request<typeof connect>
   readonly note: (event: Note<typeof connect>) => void
-  /** Sends what credit and channel allow, and says how many bytes that was. */
+  /** Sends what credit and channel allow, and returns how many bytes that was. */
   readonly send: (bytes: Uint8Array) => number
-  /** Sends no more. */
+  /** Ends this side: nothing more is sent. */
   readonly end: () => void
+  /** Grants the guest credit for bytes that were received. */
   readonly consumed: (bytes: number) => void
-  /** Ends it in order. */
+  /** Ends the connection with END. */
   readonly close: () => void
-  /** Cuts it off. */
+  /** Aborts the connection with RESET. */
   readonly reset: (code: string, message: string) => void
 }
 
 export type Acceptor = (connection: Connection) => Receiver
 
 export interface Connections {
+  /** Sets the acceptor. */
   readonly accept: (acceptor: Acceptor) => void
-  /** A frame on a stream that the guest has opened; false when it is on none of these. */
+  /** Handles a frame; returns false if it belongs to no connection. `request` is the payload of an OPEN. */
   readonly frame: (frame: Frame, request: unknown) => boolean
-  /** How many there are. */
+  /** How many connections are open. */
   readonly open: () => number
-  /** The guest is gone, or a new epoch began. */
+  /** Ends all connections: the guest is gone, or a new epoch began. */
   readonly clear: () => void
 }
 
-/** Bytes of the receiver's that gather before credit for them is granted. */
+/** Bytes consumed by the receiver before credit for them is granted. */
 const creditBatch = 64 * 1024
 /** Bytes of one DATA frame that we send. */
 const sendChunk = 64 * 1024
-/** Streams at one time, whatever the acceptor thinks of them. */
+/** Connections that may be open at one time. */
 const maxStreams = 1024
 
 const decodeOpen = Schema.decodeUnknownOption(connect.request)
@@ -74,7 +76,7 @@ export const make = (
   violation: (problem: string) => void
 ): Connections => {
   const streams = new Map<number, State>()
-  /** Those that have something to send and wait for the channel to drain. */
+  /** Connections with bytes to send that wait for the channel to drain. */
   const waiting = new Set<State>()
   let acceptor: Acceptor | undefined
   let last = 0
@@ -95,10 +97,10 @@ export const make = (
   }
 
   const open = (id: number, message: unknown): void => {
-    if (id <= last) return violation("a stream that was opened before")
+    if (id <= last) return violation("a stream number that is not higher than the one before")
     last = id
     const request = Option.getOrUndefined(decodeOpen(message))
-    if (request === undefined) return refuse(id, "invalid", "it is not understood")
+    if (request === undefined) return refuse(id, "invalid", "a malformed request")
     if (acceptor === undefined) return refuse(id, "unsupported", "there is no network")
     if (streams.size >= maxStreams) return refuse(id, "failed", "too many connections")
     const live = (): boolean => streams.get(id) === state
@@ -147,7 +149,7 @@ export const make = (
       }
     }
     const state: State = {
-      // The acceptor may answer at once, when there is no stream yet: hence it is asked last.
+      // The acceptor may send at once, so it is called last, when the stream is registered.
       receiver: {
         data: (bytes) => receiver.data(bytes),
         end: () => receiver.end(),
@@ -179,7 +181,8 @@ export const make = (
           const end = (frame.flags & endFlag) !== 0
           state.receiveCredit -= frame.payload.length
           if (state.receiveCredit < 0) violation("more data than it had credit for")
-          else if (state.ended || (frame.payload.length === 0 && !end)) violation("data after its end, or none")
+          else if (state.ended || (frame.payload.length === 0 && !end))
+            violation("DATA after the end, or an empty DATA frame")
           else {
             if (frame.payload.length > 0) state.receiver.data(frame.payload)
             if (end && streams.has(frame.stream)) {
@@ -190,10 +193,10 @@ export const make = (
           break
         }
         case Kind.Credit: {
-          if (frame.payload.length !== 4) violation("a CREDIT that is not understood")
+          if (frame.payload.length !== 4) violation("a malformed CREDIT")
           else {
             state.sendCredit += frame.payload.readUInt32LE(0)
-            if (state.sendCredit > 0x7fffffff) violation("more credit than there can be")
+            if (state.sendCredit > 0x7fffffff) violation("more credit than the maximum")
             else state.receiver.writable()
           }
           break

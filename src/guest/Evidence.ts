@@ -1,7 +1,7 @@
 /**
- * Evidence: what the guest knows about how an execution ended. The session turns it into an outcome (`session/Outcome`).
+ * Evidence: the guest's report of how an execution ended. The session turns it into an outcome (`session/Outcome`).
  *
- * A hostile guest can lie here about its own task, and about nothing else. Every text and every depth is bounded.
+ * A hostile guest can lie here about its own task only. The length of texts and the depth of values are bounded.
  */
 import * as Schema from "effect/Schema"
 import { Counts } from "../Changes.ts"
@@ -9,7 +9,7 @@ import { Counts } from "../Changes.ts"
 const Text = Schema.String.check(Schema.isMaxLength(256 * 1024))
 const Amount = Schema.Finite.check(Schema.isGreaterThanOrEqualTo(0))
 
-/** Our interpreters nest values at most 51 levels; a deeper one could overflow the stack of code that writes it as JSON. */
+/** Our interpreters nest values at most 51 levels deep; a deeper value could overflow the stack of code that writes JSON. */
 const shallow = Schema.makeFilter(
   (value: Schema.Json) => {
     let level: ReadonlyArray<Schema.Json> = [value]
@@ -29,9 +29,9 @@ export type ChangeCounts = typeof ChangeCounts.Type
 /**
  * How an execution ended.
  *
- * - `exception.causeErrno`: the errno of the exception that this one was raised for, where it has none itself.
- * - `refused`: the refused connection that the exit code is due to.
- * - `rest`: files of the guest that hold the output beyond what was sent.
+ * - `exception.causeErrno`: the errno of the exception's cause, if the exception itself has none.
+ * - `refused`: the refused connection that caused the exit code.
+ * - `rest`: files in the guest with the output beyond what was sent.
  */
 export const Evidence = Schema.Struct({
   exitCode: Schema.NullOr(Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 255 }))),

@@ -3,7 +3,7 @@
  *
  * A header is 12 bytes, little-endian: `length u32` (payload bytes), `stream u32`, `kind u8`, `flags u8`, `reserved u16`.
  * After every (re)connection each side sends the 16-byte magic and an 8-byte epoch first. The magic begins with a length
- * that no frame may have, so at a frame's border it cannot be taken for one.
+ * that no frame may have, so it cannot be mistaken for a frame.
  */
 
 /** Bytes of a frame's header. */
@@ -65,7 +65,7 @@ export const encode = (kind: number, stream: number, flags: number, payload: Uin
 export const encodeJson = (kind: number, stream: number, value: unknown): Buffer =>
   encode(kind, stream, 0, Buffer.from(JSON.stringify(value)))
 
-/** What the decoder tells: a new epoch began, a frame arrived, or the bytes broke the rules (nothing follows then). */
+/** The decoder's callbacks: a new epoch began, a frame arrived, or the bytes broke the protocol (then nothing follows). */
 export interface Handler {
   readonly onEpoch: (epoch: Buffer) => void
   readonly onFrame: (frame: Frame) => void
@@ -75,19 +75,19 @@ export interface Handler {
 /**
  * Makes a decoder: a function that takes the bytes as they arrive and calls the handler.
  *
- * It starts hunting for the magic and throws away everything before it. It holds back at most one frame
- * (`maxPayload + headerSize` bytes) beside the chunk it is given. After a violation it ignores everything.
+ * It first searches for the magic and discards everything before it. It buffers at most one frame (`maxPayload + headerSize`
+ * bytes) in addition to the chunk it is given. After a violation it ignores everything.
  */
 export const makeDecoder = (handler: Handler): ((chunk: Buffer) => void) => {
   let pending: Array<Buffer> = []
   let pendingBytes = 0
   let needed = 1
-  let hunting = true
+  let searching = true
   let dead = false
 
-  /** Consumes one unit from the front of `bytes`; the number of bytes used, or how many are needed as a negative number. */
+  /** Consumes one unit from the front of `bytes`. Returns how many bytes it used or, negative, how many it needs. */
   const step = (bytes: Buffer): number => {
-    if (hunting) {
+    if (searching) {
       const at = bytes.indexOf(magic)
       if (at === -1) {
         // The magic may have begun at the very end: keep what could be its beginning.
@@ -97,7 +97,7 @@ export const makeDecoder = (handler: Handler): ((chunk: Buffer) => void) => {
       if (at > 0) return at
       const total = magic.length + epochSize
       if (bytes.length < total) return -total
-      hunting = false
+      searching = false
       handler.onEpoch(Buffer.from(bytes.subarray(magic.length, total)))
       return total
     }
@@ -106,7 +106,7 @@ export const makeDecoder = (handler: Handler): ((chunk: Buffer) => void) => {
     if (length === 0xffffffff) {
       if (bytes.length < magic.length) return -magic.length
       if (magic.every((byte, index) => byte === bytes[index])) {
-        hunting = true
+        searching = true
         return 0
       }
     }
@@ -137,7 +137,7 @@ export const makeDecoder = (handler: Handler): ((chunk: Buffer) => void) => {
     if (dead) return
     pending.push(chunk)
     pendingBytes += chunk.length
-    // A handler may cause more bytes to arrive while it runs: they wait for the loop below.
+    // A handler may cause more bytes to arrive while it runs; the loop below handles them.
     if (busy) return
     busy = true
     while (!dead && pendingBytes >= needed) {

@@ -1,13 +1,13 @@
 /**
- * HELLO: what host and agent tell each other first after every (re)connection. The host's makes a clone different from every
- * other; the agent's acknowledges each part of it.
+ * HELLO: the first message of host and agent after every (re)connection. The host's contains what distinguishes a clone from
+ * every other one; the agent's acknowledges each part of it.
  */
 import * as Schema from "effect/Schema"
 
 /** The version that both sides must speak. */
 export const protocol = 1
 
-/** The name of the virtio-serial port. */
+/** The name of the channel's virtio-serial port. */
 export const portName = "exec-sandbox.channel"
 
 const Text = Schema.Record(Schema.String, Schema.String)
@@ -27,7 +27,7 @@ export type NetworkGrant = typeof NetworkGrant.Type
  * - `entropy`: 64 fresh random bytes in hex.
  * - `machineId`: 32 hex digits.
  * - `limits`: in `diskBytes` and `fileSizeBytes`, 0 means the size of the disk.
- * - `network`: `null` leaves the guest with its loopback only.
+ * - `network`: with `null` the guest has only its loopback.
  */
 export const Hello = Schema.Struct({
   protocol: Schema.Literal(protocol),
@@ -54,7 +54,7 @@ export const Acknowledged = Schema.Struct({
 })
 export type Acknowledged = typeof Acknowledged.Type
 
-/** The agent's HELLO. `acknowledged` is absent in the one that a guest sends when it has booted. */
+/** The agent's HELLO. `acknowledged` is absent in the greeting that a guest sends when it has booted. */
 export const GuestHello = Schema.Struct({
   protocol: Schema.Literal(protocol),
   ready: Schema.Boolean,

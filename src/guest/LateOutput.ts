@@ -1,9 +1,9 @@
 /**
- * What the guest writes after the execution it belongs to has ended, until somebody takes it: bytes of background processes,
- * timers and threads, in order, each with the stream of its execution.
+ * Buffers late output until it is taken: what background processes, timers and threads write after their execution has ended.
+ * The bytes stay in order, each with the stream of its execution.
  *
- * Memory is bounded twice: the guest sends no more bytes than it was granted, and of pieces that are smaller than they are
- * many, only so many wait. What finds no room is counted and let go, on either side.
+ * Two limits bound the memory: the guest's credit limits the bytes, and `maxPieces` the number of pieces, which may be small.
+ * Host and guest drop what exceeds a limit, and count it.
  */
 import * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -14,32 +14,32 @@ import * as Schema from "effect/Schema"
 import { Sub } from "./Frame.ts"
 import { output } from "./Methods.ts"
 
-/** Bytes that one execution's standard stream got late; `stream` is the channel's number for the execution. */
+/** Late bytes of an execution's stdout or stderr; `stream` is the number of the execution's stream on the channel. */
 export interface Late {
   readonly _tag: "Stdout" | "Stderr"
   readonly stream: number
   readonly bytes: Uint8Array
 }
 
-/** So many bytes, at this point, were let go because nobody took what came before. */
+/** The number of bytes that were dropped at this point because earlier output was not taken in time. */
 export interface Dropped {
   readonly _tag: "Dropped"
   readonly bytes: number
 }
 
 export interface LateOutput {
-  /** The guest's stream begins anew; what waits stays. */
+  /** The guest's stream starts again; buffered output stays. */
   readonly begin: () => void
   readonly data: (sub: number, bytes: Uint8Array) => void
-  /** A note of the guest's; what is not understood is passed over. */
+  /** A note of the guest; a malformed one is ignored. */
   readonly note: (value: unknown) => void
   /** Nothing more will come. */
   readonly close: () => void
-  /** Waits for at least one piece and takes all there are; taking grants credit. `Cause.Done` after the last. */
+  /** Waits for at least one piece and takes all; this grants credit. Fails with `Cause.Done` after the last one. */
   readonly takeAll: Effect.Effect<Arr.NonEmptyReadonlyArray<Late | Dropped>, Cause.Done>
 }
 
-/** Pieces that may wait; one after the other of the same stream becomes one. */
+/** Pieces that may wait; consecutive bytes of the same stream are one piece. */
 const maxPieces = 1024
 
 const decodeOrder = Schema.decodeUnknownOption(output.orders)
@@ -51,7 +51,7 @@ interface Waiting {
   size: number
 }
 
-/** `consumed` is told how many bytes have left, so that the guest may be granted as many. */
+/** Calls `consumed` with the number of bytes that were taken or dropped, so that the guest is granted as many. */
 export const make = (consumed: (bytes: number) => void): LateOutput => {
   const filled = Latch.makeUnsafe(false)
   let waiting: Array<Waiting | Dropped> = []
@@ -65,7 +65,7 @@ export const make = (consumed: (bytes: number) => void): LateOutput => {
     filled.openUnsafe()
   }
 
-  /** Small parts are joined as they come: a thousand frames of a byte must not cost a thousand objects. */
+  /** Joins small parts, so that a thousand frames of one byte do not cost a thousand objects. */
   const append = (piece: Waiting, bytes: Uint8Array): void => {
     const last = piece.parts.at(-1)
     if (last !== undefined && last.length + bytes.length <= 4096) {
@@ -121,7 +121,7 @@ export const make = (consumed: (bytes: number) => void): LateOutput => {
     takeAll: Effect.gen(function* () {
       for (;;) {
         yield* filled.await
-        // Another reader may have been faster.
+        // Another reader may have taken them.
         const pieces = take()
         if (Arr.isReadonlyArrayNonEmpty(pieces)) return pieces
         if (closed) return yield* Cause.done()

@@ -1,6 +1,6 @@
 /**
- * The methods of the protocol: for each its request, the sub-channels of its bytes, its notes and its END, written once. The
- * typed client (`Agent`), the test kit's guest and the agent in Go (by golden messages) follow this file.
+ * The methods of the protocol. Each has its request, the sub-channels of its bytes, its notes and its END. The typed client
+ * (`Agent`) and the test kit's guest use these schemas, and golden messages hold the Go agent to them.
  *
  * To add a method: see CONTRIBUTING.md.
  */
@@ -16,7 +16,7 @@ type Codec = Schema.Top & { readonly DecodingServices: never; readonly EncodingS
 /** One method. The side that opens the stream is its caller. */
 export interface Method<Request extends Codec = Codec, End extends Codec = Codec, Note extends Codec = Codec> {
   readonly name: string
-  /** OPEN, without the method's name. */
+  /** The payload of OPEN, without the method's name. */
   readonly request: Request
   /** Sub-channels that carry bytes to the callee, and to the caller. */
   readonly sends: ReadonlyArray<number>
@@ -43,14 +43,14 @@ const User = Schema.Literals(["user", "root"])
 
 // ---- executions and processes ----------------------------------------------------------------------------------------
 
-/** Asks for a report of changed files: with texts for patches, and at most so many files. */
+/** Asks for a report of changed files: with texts for patches, and of at most `maxFiles` files. */
 export const ChangesAsked = Schema.Struct({ patches: Schema.Boolean, maxFiles: Count })
 export type ChangesAsked = typeof ChangesAsked.Type
 
 /**
- * The limits of an execution or a process; those of the session where absent. In `fileSizeBytes` 0 means no limit but the
- * disk's size. Output beyond `outputBytes` ends it with `outputFail`, goes to files of the guest with `spill`, and is sent all
- * the same with neither.
+ * The limits of an execution or a process; absent ones are the session's. In `fileSizeBytes`, 0 means the size of the disk.
+ * Output beyond `outputBytes` ends the execution with `outputFail`, goes to files in the guest with `spill`, and is sent as
+ * well with neither.
  */
 const limits = {
   timeMs: Schema.optional(Count),
@@ -62,13 +62,13 @@ const limits = {
   spill: Schema.optional(Schema.Boolean)
 }
 
-/** It has started; `pid` is a process's id in the guest. */
+/** The execution or process has started; `pid` is the process's id in the guest. */
 const Started = Schema.Struct({ event: Schema.Literal("started"), pid: Schema.optionalKey(Schema.Int) })
 
 /**
  * Executes code. The code follows on `code`, and stdin where `stdinBytes` is not 0. A report of changed files comes on
- * `file` before END, as lines of `ChangeLine`. `rehearsal` marks code of ours, which must leave nothing behind, not even
- * random numbers drawn ahead.
+ * `file` before END, as lines of `ChangeLine`. `rehearsal` marks the pool's warm-up code, which must leave nothing behind, not
+ * even random numbers drawn in advance.
  */
 export const exec = {
   name: "exec",
@@ -93,7 +93,7 @@ export const exec = {
 const Size = Schema.Struct({ cols: Schema.Int, rows: Schema.Int })
 
 /**
- * Starts a process: a program (`argv`) or a text for `bash -c` (`shell`). Its stdin follows. With `survives` it runs on in a
+ * Starts a process: a program (`argv`) or a text for `bash -c` (`shell`). Its stdin follows. With `survives` it continues in a
  * copy of the machine, where no caller has its handle.
  */
 export const spawn = {
@@ -111,7 +111,7 @@ export const spawn = {
   }),
   sends: [Sub.stdin],
   receives: [Sub.stdout, Sub.stderr, Sub.file],
-  /** `close` ends the process as the end of its scope does: SIGTERM (with a terminal SIGHUP too), SIGKILL a second later. */
+  /** `close` ends the process: SIGTERM (with a terminal also SIGHUP), and SIGKILL a second later. */
   orders: Schema.Union([
     Schema.Struct({ event: Schema.Literal("signal"), signal: Schema.String }),
     Schema.Struct({ event: Schema.Literal("resize"), ...Size.fields }),
@@ -124,12 +124,12 @@ export const spawn = {
 /** Grants access to the network, or replaces what HELLO granted. */
 export const network = { name: "network", request: NetworkGrant, ...none, end: Nothing } as const satisfies Method
 
-/** Makes a machine that was greeted for building ready to be sealed: waits until its interpreters are idle. */
+/** Prepares a machine, whose HELLO had the purpose `build`, for sealing: waits until its interpreters are idle. */
 export const seal = { name: "seal", request: Nothing, ...none, end: Nothing } as const satisfies Method
 
 // ---- changed files ---------------------------------------------------------------------------------------------------
 
-/** The most bytes of one file's text that a report holds, and of all texts. */
+/** The most bytes of one file's text in a report, and of all texts together. */
 export const maxText = 256 * 1024
 export const maxTexts = 4 * 1024 * 1024
 
@@ -138,7 +138,7 @@ const Mode = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 0o7777 }))
 const Owner = { uid: Count, gid: Count }
 const State = Schema.Struct({ type: FileType, size: Count, mode: Mode, ...Owner, target: Schema.optionalKey(Name) })
 
-/** One line of JSON in a report. With `text: "text"` both contents are there. */
+/** One line of JSON in a report. With `text: "text"` it contains both texts. */
 export const ChangeLine = Schema.Struct({
   kind: Change.fields.kind,
   path: Name,
@@ -152,7 +152,7 @@ export const ChangeLine = Schema.Struct({
 })
 export type ChangeLine = typeof ChangeLine.Type
 
-/** Marks this moment. */
+/** Sets a mark, from which changes can be read later. */
 export const changesMark = {
   name: "changes.mark",
   request: Nothing,
@@ -184,11 +184,11 @@ export type FileFailed = typeof FileFailed.Type
 
 const orFailed = <E extends Codec>(end: E) => Schema.Union([FileFailed, end])
 
-/** A path, absolute or relative to the user's home, and who does the work. */
+/** A path, absolute or relative to the user's home, and the user whose rights apply. */
 const at = { path: Name, user: Schema.optional(User) }
 const createParents = Schema.optional(Schema.Boolean)
 
-/** What is known of a file; `modified` in ms since 1970. */
+/** The attributes of a file; `modified` in ms since 1970. */
 export const Stat = Schema.Struct({
   type: FileType,
   size: Count,
@@ -218,7 +218,7 @@ export const fileRead = {
   end: orFailed(Schema.Struct({ size: Count, bytes: Count }))
 } as const satisfies Method
 
-/** Writes a file in one step. `modified`: ms since 1970, now when absent. */
+/** Writes a file in one step. `modified`: ms since 1970, default now. */
 export const fileWrite = {
   name: "file.write",
   request: Schema.Struct({
@@ -271,7 +271,7 @@ export const fileRename = {
   end: orFailed(Nothing)
 } as const satisfies Method
 
-/** Reports changes as lines of `WatchLine` until the caller leaves. */
+/** Reports changes as lines of `WatchLine` until the caller resets the stream. */
 export const fileWatch = {
   name: "file.watch",
   request: Schema.Struct({ ...at, recursive: Schema.optional(Schema.Boolean) }),
@@ -279,7 +279,7 @@ export const fileWatch = {
   end: orFailed(Nothing)
 } as const satisfies Method
 
-/** `skipped` counts what is neither file, directory nor link. */
+/** `skipped` counts entries that are neither file, directory nor link. */
 const Copied = Schema.Struct({ entries: Count, bytes: Count, skipped: Count })
 
 /** Sends a directory as a tar archive. */
@@ -302,7 +302,7 @@ export const treeWrite = {
 
 const Port = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 65_535 }))
 
-/** The codes of a RESET of `dial`; any other is taken for `failed`. */
+/** The codes of a RESET of `dial`; any other one counts as `failed`. */
 export const DialRefused = Schema.Literals(["refused", "reset", "timeout", "failed"])
 export type DialRefused = typeof DialRefused.Type
 
@@ -320,7 +320,7 @@ export const dial = {
   end: Nothing
 } as const satisfies Method
 
-/** Waits until a program listens at a port. */
+/** Waits until a program listens on a port. */
 export const listening = {
   name: "listening",
   request: Schema.Struct({ port: Port, timeoutMs: Count }),
@@ -350,11 +350,11 @@ export const ofHost = [
   listening
 ] as const satisfies ReadonlyArray<Method>
 
-// ---- what the guest calls --------------------------------------------------------------------------------------------
+// ---- methods that the guest calls ------------------------------------------------------------------------------------
 
 /**
- * Asks the host for a connection to a name, as the guest's program gave it to DNS, or to an IPv4 address. The host notes
- * `connected` or `refused` with the errno for the program.
+ * Asks the host for a connection to a host name, as the guest's program gave it to DNS, or to an IPv4 address. The host sends
+ * the note `connected`, or `refused` with the errno for the program.
  */
 export const connect = {
   name: "connect",
@@ -370,8 +370,8 @@ export const connect = {
 } as const satisfies Method
 
 /**
- * Carries what is written after the execution that it belongs to has ended. A note says which execution the next bytes belong
- * to (its stream), or how many bytes were dropped here.
+ * Carries what executions write after they have ended. A note gives the execution (its stream) that the next bytes belong to,
+ * or the number of bytes that were dropped at this point.
  */
 export const output = {
   name: "output",

@@ -9,7 +9,7 @@ const maxName = 64 * 1024
 const Hex = Schema.String.check(Schema.isMaxLength(2 * maxName), Schema.isPattern(/^([0-9a-f]{2})*$/))
 const WireName = Schema.Union([Schema.String.check(Schema.isMaxLength(maxName)), Schema.Struct({ hex: Hex })])
 
-/** The wire form of a name that is known to have bytes. */
+/** The wire form of a name. */
 export const encodeName = (name: string): typeof WireName.Type =>
   name.isWellFormed() ? name : { hex: (FileName.toBytes(name) ?? Buffer.from(name)).toString("hex") }
 

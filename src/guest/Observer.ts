@@ -1,10 +1,10 @@
-/** Watches whether the guest has read what was sent to it, and holds back what would be sent next. */
+/** Observes whether the guest has read everything sent to it, and can hold back further bytes. */
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 
 /** The channel's connection, for an observer. */
 interface Connection<E> {
-  /** Sends a PING with this payload, which is not counted. */
+  /** Sends a PING with this payload, which does not count as sent. */
   readonly ping: (mark: Buffer) => void
   readonly isOver: () => boolean
   readonly failure: Effect.Effect<never, E>
@@ -14,29 +14,29 @@ interface Connection<E> {
 }
 
 export interface Observer<E> {
-  /** Whether the guest has certainly read every byte that was sent so far: it stands between two frames. */
+  /** Whether the guest is known to have read every byte sent so far, and so is between two frames. */
   readonly isSettled: () => boolean
-  /** Waits until that is so. */
+  /** Waits until `isSettled` is true. */
   readonly settled: Effect.Effect<void, E>
-  /** From now on nothing is sent, until `release` or the scope's end. */
+  /** Sends nothing from now on, until `release` or the scope's end. */
   readonly hold: () => void
   readonly release: () => void
 }
 
 export interface Observing<E> {
-  /** Something was sent. */
+  /** To be called after each write. */
   readonly sent: () => void
-  /** A PONG came; it may answer one of these pings. */
+  /** To be called with each PONG; only those that answer a ping of the observer count. */
   readonly pong: (mark: Buffer) => void
   /** Observes as long as the scope is open; one observer at a time. */
   readonly observe: Effect.Effect<Observer<E>, never, Scope.Scope>
 }
 
-/** Tells these pings from those that ask for a sign of life. */
+/** Marks the observer's pings, as the channel sends others. */
 const name = "read"
 
 export const make = <E>(connection: Connection<E>): Observing<E> => {
-  /** Writes so far, and the one up to which the guest has read. */
+  /** `sent` counts the writes so far, `read` is the last one that the guest has read. */
   let observed: { sent: number; read: number; asking: boolean; settle: (() => void) | undefined } | undefined
 
   const ask = (): void => {

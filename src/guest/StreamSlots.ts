@@ -1,17 +1,17 @@
-/** Limits how many streams are open at one time; what comes then waits, in order, for the end of another one. */
+/** Limits how many streams are open at one time. Further ones wait, in order, until another one ends. */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 
 export interface StreamSlots<E> {
-  /** Runs `use` with a slot, which `use` must give back by `free`. */
+  /** Waits for a slot and runs `use` with it; the caller returns the slot by `free`. */
   readonly take: <A, R>(use: Effect.Effect<A, never, R>) => Effect.Effect<A, E, R>
   readonly free: () => void
-  /** Every waiting caller fails, and so does every later one. */
+  /** Fails every waiting caller and every later one. */
   readonly fail: (error: E) => void
 }
 
 export const make = <E>(slots: number): StreamSlots<E> => {
-  /** How many are open or about to be opened; and the callers that wait to open one, in order. */
+  /** The slots in use, and the callers that wait for one, in order. */
   let taken = 0
   const waiting = new Set<Deferred.Deferred<void, E>>()
   let failure: { readonly error: E } | undefined
@@ -45,7 +45,7 @@ export const make = <E>(slots: number): StreamSlots<E> => {
           return restore(Deferred.await(turn)).pipe(
             Effect.onInterrupt(() =>
               Effect.sync(() => {
-                // Its turn may have come in this moment.
+                // It may have been given a slot just now.
                 if (!waiting.delete(turn)) free()
               })
             ),

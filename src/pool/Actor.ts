@@ -1,6 +1,6 @@
 /**
- * A pool as an actor: one fibre with a mailbox that carries out what `PoolStep` decides. Each clone lives in a scope of its
- * own, which belongs to the pool until the clone is given, and to the claimer from then on.
+ * The pool's actor: one fibre with a mailbox that carries out what `PoolStep` decides. Each clone has its own scope, which
+ * belongs to the pool until the clone is given to a claimer, and to the claimer from then on.
  */
 import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
@@ -11,29 +11,29 @@ import * as Queue from "effect/Queue"
 import * as Scope from "effect/Scope"
 import * as PoolStep from "./Step.ts"
 
-/** A clone for the one who claimed it, or why there is none. */
+/** The answer to a claim: a clone, or why there is none. */
 export type Answer<A> =
   | { readonly _tag: "Given"; readonly clone: A; readonly discard: Effect.Effect<void> }
   | { readonly _tag: "Missed"; readonly kind: PoolStep.MissKind; readonly reason: string }
 
 export interface PoolActor<A> {
-  /** A ready clone, which lives as long as the scope or until it is discarded. */
+  /** Claims a clone, which lives until the scope closes or it is discarded. */
   readonly claim: Effect.Effect<Answer<A>, never, Scope.Scope>
   readonly resize: (size: number) => void
-  /** Gives up one idle clone, if there is any. */
+  /** Destroys one idle clone, if there is any. */
   readonly shed: () => void
   readonly state: Effect.Effect<{ readonly state: PoolStep.State; readonly breaker: PoolStep.Breaker }>
 }
 
 export interface Options<A, E> {
   readonly settings: PoolStep.Settings
-  /** Makes a clone and gets it ready; runs `started` once it has its place on the host. */
+  /** Makes a clone and warms it; runs `started` once its capacity is reserved. */
   readonly create: (started: Effect.Effect<void>) => Effect.Effect<A, E, Scope.Scope>
-  /** Ends with the reason when the clone has died. */
+  /** Completes with the reason when the clone has died. */
   readonly death: (clone: A) => Effect.Effect<string>
 }
 
-/** Timers are no good for longer; a tick too many does no harm. */
+/** JavaScript timers have a maximum; an additional tick does no harm. */
 const longestSleepMs = 3_600_000
 
 /** A clone and its lifetime. */
@@ -49,7 +49,7 @@ interface Claim<A> {
   given: Entry<A> | undefined
 }
 
-/** Ends a clone; whoever asks again waits for the same end. */
+/** Destroys a clone; a second call waits for the first. */
 const close = <A>(entry: Entry<A>): Effect.Effect<void> =>
   Effect.suspend(() => {
     if (entry.closing !== undefined) return Deferred.await(entry.closing)
@@ -62,7 +62,7 @@ const close = <A>(entry: Entry<A>): Effect.Effect<void> =>
     )
   })
 
-/** Starts a pool. The scope's end destroys every clone that was not given, and waits until all are dead. */
+/** Starts a pool. When the scope closes, every clone that was not given is destroyed, and the close waits until all are dead. */
 export const make = Effect.fnUntraced(function* <A, E extends { readonly message: string }>(
   options: Options<A, E>
 ): Effect.fn.Return<PoolActor<A>, never, Scope.Scope> {
@@ -73,33 +73,33 @@ export const make = Effect.fnUntraced(function* <A, E extends { readonly message
   let state = PoolStep.initial(options.settings)
   let steppedAt = Number.NEGATIVE_INFINITY
   let nextClaim = 1
-  const tell = (message: PoolStep.Message): void => void Queue.offerUnsafe(mailbox, message)
+  const post = (message: PoolStep.Message): void => void Queue.offerUnsafe(mailbox, message)
 
   const create = (id: number): Effect.Effect<void> =>
     Effect.gen(function* () {
       const entry: Entry<A> = { scope: yield* Scope.make(), maker: undefined, clone: undefined, closing: undefined }
       entries.set(id, entry)
-      entry.maker = yield* options.create(Effect.sync(() => tell({ _tag: "Started", id }))).pipe(
+      entry.maker = yield* options.create(Effect.sync(() => post({ _tag: "Started", id }))).pipe(
         Scope.provide(entry.scope),
         Effect.matchCauseEffect({
           onSuccess: (clone) =>
             Effect.gen(function* () {
               entry.clone = clone
-              tell({ _tag: "Ready", id })
+              post({ _tag: "Ready", id })
               const cause = yield* options.death(clone)
-              tell({ _tag: "Died", id, cause })
+              post({ _tag: "Died", id, cause })
             }),
           onFailure: (cause) =>
             Effect.sync(() => {
               const error = cause.reasons.find((it) => it._tag === "Fail")?.error
-              tell({ _tag: "Failed", id, cause: error?.message ?? "it could not be made" })
+              post({ _tag: "Failed", id, cause: error?.message ?? "its creation failed" })
             }).pipe(Effect.andThen(end(id)))
         }),
         Effect.forkIn(home)
       )
     })
 
-  /** Destroys a clone in the background; it stays known until it is dead. */
+  /** Destroys a clone in the background; its entry stays until it is dead. */
   const end = (id: number): Effect.Effect<unknown> =>
     Effect.suspend(() => {
       const entry = entries.get(id)
@@ -112,7 +112,7 @@ export const make = Effect.fnUntraced(function* <A, E extends { readonly message
     Effect.suspend(() => {
       const entry = entries.get(id)
       const claimer = claims.get(claim)
-      // Who claimed has left in this moment.
+      // The claim was interrupted just now.
       if (entry?.clone === undefined || claimer === undefined) return end(id)
       entries.delete(id)
       claims.delete(claim)
@@ -139,7 +139,7 @@ export const make = Effect.fnUntraced(function* <A, E extends { readonly message
     }
   }
 
-  /** The next message, or a tick when time by itself changes something. */
+  /** The next message, or a tick when the state changes by time alone. */
   const next = Effect.gen(function* () {
     const at = PoolStep.wakeAt(state, steppedAt)
     if (at === undefined) return yield* Queue.take(mailbox)
@@ -165,7 +165,7 @@ export const make = Effect.fnUntraced(function* <A, E extends { readonly message
       )
     )
   )
-  tell({ _tag: "Tick" })
+  post({ _tag: "Tick" })
 
   const claim = Effect.uninterruptibleMask((restore) =>
     Effect.gen(function* () {
@@ -173,12 +173,12 @@ export const make = Effect.fnUntraced(function* <A, E extends { readonly message
       const claimer: Claim<A> = { reply: yield* Deferred.make<Answer<A>>(), given: undefined }
       if (state.draining) return { _tag: "Missed", kind: "closing", reason: "the pool is closing" } as const
       claims.set(id, claimer)
-      tell({ _tag: "Claim", claim: id })
+      post({ _tag: "Claim", claim: id })
       const answer = yield* restore(Deferred.await(claimer.reply)).pipe(
         Effect.onInterrupt(() =>
           Effect.suspend(() => {
             claims.delete(id)
-            tell({ _tag: "Cancel", claim: id })
+            post({ _tag: "Cancel", claim: id })
             return claimer.given === undefined ? Effect.void : close(claimer.given)
           })
         )
@@ -190,8 +190,8 @@ export const make = Effect.fnUntraced(function* <A, E extends { readonly message
 
   return {
     claim,
-    resize: (size) => tell({ _tag: "Resize", size }),
-    shed: () => tell({ _tag: "Shed" }),
+    resize: (size) => post({ _tag: "Resize", size }),
+    shed: () => post({ _tag: "Shed" }),
     state: Effect.map(Clock.currentTimeMillis, (now) => ({ state, breaker: PoolStep.breaker(state, now) }))
   }
 })

@@ -1,22 +1,22 @@
 /**
- * What a pool decides, as pure logic: `step(state, message, now)` gives the next state and what is to be done. Times in ms.
+ * A pool's decisions, as pure logic: `step(state, message, now)` returns the next state and the actions to take. Times in ms.
  *
- * A clone is known here by its number, in exactly one of two lists (being made, ready), and forgotten when it is given away or
- * destroyed. So it cannot be given twice, nor after its death.
+ * A clone is a number in exactly one of two lists (making, ready), and is removed when it is given or destroyed. So it cannot be
+ * given twice, nor after its death.
  */
 
 export interface Settings {
-  /** How many clones are to be ready. */
+  /** How many clones to keep ready. */
   readonly size: number
-  /** How many may be made at once. */
+  /** How many clones may be made at the same time. */
   readonly maxParallel: number
-  /** How long one may wait until it is replaced. */
+  /** How long a clone may be ready before it is replaced. */
   readonly maxAgeMs: number
-  /** How long after a claim making waits: a QEMU that starts takes CPU from the very run that the claim is for. */
+  /** How long after a claim no clone is begun: a QEMU that starts takes CPU from the run that the claim is for. */
   readonly quietMs: number
-  /** After how many failures, or deaths of idle clones, in a row no more are made for a while. */
+  /** After how many failures in a row, or deaths of idle clones in a row, making is suspended. */
   readonly breakerAfter: number
-  /** How long the first such while is; each further one in a row doubles it, up to 32 times. */
+  /** How long the first suspension is; each further one in a row is twice as long, up to 32 times the first. */
   readonly breakerMs: number
 }
 
@@ -26,19 +26,19 @@ export interface State {
   readonly draining: boolean
   /** Oldest first. */
   readonly ready: ReadonlyArray<{ readonly id: number; readonly since: number }>
-  /** `started`: it has its place on the host and is being restored, so that a claim may wait for it. */
+  /** `started`: its capacity is reserved and it is being restored, so a claim may wait for it. */
   readonly making: ReadonlyArray<{ readonly id: number; readonly started: boolean }>
-  /** Claims in the order they came. */
+  /** Claims, oldest first. */
   readonly waiting: ReadonlyArray<number>
-  /** Failures in a row to make one. */
+  /** Failures in a row. */
   readonly failures: number
-  /** Deaths of idle clones since one was of use. */
+  /** Idle clones lost since the last one was given or grew old. */
   readonly deaths: number
-  /** Times in a row that making was suspended. */
+  /** Suspensions in a row. */
   readonly opened: number
-  /** While it is set nothing is made before this time, and one at a time after it, until one is ready. */
+  /** If set, nothing is made before this time, and one clone at a time after it, until one is ready. */
   readonly blockedUntil: number | null
-  /** Nothing is begun before this time. A claim within it does not move it, so that a busy pool is refilled as well. */
+  /** No clone is begun before this time. Claims before it do not move it, so that a busy pool is refilled as well. */
   readonly quietUntil: number
   /** The last failure. */
   readonly cause: string
@@ -46,7 +46,7 @@ export interface State {
 
 export type Message =
   | { readonly _tag: "Claim"; readonly claim: number }
-  /** Who claimed has left. */
+  /** The claim was interrupted. */
   | { readonly _tag: "Cancel"; readonly claim: number }
   | { readonly _tag: "Started"; readonly id: number }
   | { readonly _tag: "Ready"; readonly id: number }
@@ -65,7 +65,7 @@ export type Action =
   | { readonly _tag: "Give"; readonly claim: number; readonly id: number }
   | { readonly _tag: "Miss"; readonly claim: number; readonly kind: MissKind; readonly reason: string }
 
-/** Why a claim got nothing, for whoever counts; `reason` says it in words. */
+/** Why a claim got no clone, as a label for metrics; `reason` is the text. */
 export type MissKind = "closing" | "size-zero" | "breaker" | "none-ready"
 
 export type Breaker = "closed" | "open" | "half-open"
@@ -88,7 +88,7 @@ export const initial = (settings: Settings): State => ({
 export const breaker = (state: State, now: number): Breaker =>
   state.blockedUntil === null ? "closed" : now < state.blockedUntil ? "open" : "half-open"
 
-/** When time by itself will change something, later than `now`, the time of the last step. */
+/** The next time after `now` (the time of the last step) at which the state changes by time alone. */
 export const wakeAt = (state: State, now: number): number | undefined => {
   const times = state.ready.slice(0, 1).map((it) => it.since + state.settings.maxAgeMs)
   if (state.ready.length + state.making.length < state.settings.size) {
@@ -110,17 +110,17 @@ const miss = (state: State, now: number): { readonly kind: MissKind; readonly re
   return { kind: "none-ready", reason: `none of the pool's ${state.settings.size} clones is ready` }
 }
 
-/** Suspends making when too much has failed in a row. */
+/** Suspends making after too many failures in a row. */
 const judged = (state: State, now: number): State => {
   const { breakerAfter, breakerMs } = state.settings
   const tried = state.blockedUntil === null ? state.failures >= breakerAfter || state.deaths >= breakerAfter : true
-  // What was under way when it opened proves nothing new.
+  // A clone that was begun before the suspension and fails now says nothing new.
   if (!tried || breaker(state, now) === "open") return state
   const blockedUntil = now + breakerMs * 2 ** Math.min(state.opened, 5)
   return { ...state, blockedUntil, opened: state.opened + 1 }
 }
 
-/** What the message itself changes. */
+/** The change by the message itself. */
 const apply = (state: State, message: Message, now: number): readonly [State, ReadonlyArray<Action>] => {
   switch (message._tag) {
     case "Claim":
@@ -161,7 +161,7 @@ const apply = (state: State, message: Message, now: number): readonly [State, Re
   }
 }
 
-/** One message: what it changes, then what follows from the state whatever the message was. */
+/** Handles one message: first its own change, then what follows from the state, whatever the message was. */
 export const step = (before: State, message: Message, now: number): readonly [State, ReadonlyArray<Action>] => {
   const [changed, first] = apply(before, message, now)
   const actions: Array<Action> = [...first]
@@ -169,7 +169,7 @@ export const step = (before: State, message: Message, now: number): readonly [St
   const { maxAgeMs, maxParallel } = state.settings
   const size = state.draining ? 0 : state.settings.size
 
-  // Too old, or not wanted any more: never given.
+  // Clones that are too old or no longer wanted are never given.
   const fresh = state.ready.filter((it) => !state.draining && now - it.since < maxAgeMs)
   if (fresh.length < state.ready.length) state = { ...state, deaths: 0 }
   const kept = fresh.slice(Math.max(0, fresh.length - size - state.waiting.length))
@@ -188,7 +188,7 @@ export const step = (before: State, message: Message, now: number): readonly [St
     for (const { id } of state.making) actions.push({ _tag: "Destroy", id })
     state = { ...state, making: [] }
   }
-  // A claim waits only for a clone that is on its way and that nobody before it waits for.
+  // A claim waits only if more clones are being restored than claims wait before it.
   const coming = state.making.filter((it) => it.started).length
   for (const claim of state.waiting.slice(coming)) {
     actions.push({ _tag: "Miss", claim, ...miss(state, now) })

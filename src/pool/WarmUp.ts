@@ -1,9 +1,10 @@
 /**
- * Makes a restored clone quick before anybody claims it: under a throw-away identity every interpreter really runs a line,
- * which touches its memory and, under emulation, has its code translated. Then its time is stopped.
+ * Warms up a restored clone before it is claimed: every interpreter runs a line under a temporary identity, which loads its
+ * memory and, under emulation, translates its code. Then the clone is paused.
  *
- * The rehearsal's HELLO brings entropy that this clone shares with no other, each interpreter takes it before its line, and the
- * lines draw nothing. So the claimer's HELLO changes all else, and the first execution has not to wait for generators.
+ * The rehearsal's HELLO contains entropy that no other clone has. Each interpreter takes it before its first line, and the
+ * lines draw no random numbers. So the claimer's HELLO replaces everything else, and the first execution does not have to wait
+ * until generators are seeded.
  */
 import * as Effect from "effect/Effect"
 import * as Agent from "../guest/Agent.ts"
@@ -15,8 +16,8 @@ import { BootFailed, fail, type SandboxError } from "../SandboxError.ts"
 import type { Vm, VmLost } from "../Vm.ts"
 
 /**
- * One line each that leaves nothing behind and takes the way of most first lines: compile, run, write. Several times, because only
- * the first line after a HELLO takes entropy; the others resemble what comes after a claim.
+ * A line for each language that leaves nothing behind and does what most first lines do: compile, run, write. It is run several
+ * times, because only the first line after a HELLO takes entropy; the others resemble the first line after a claim.
  */
 const line: Readonly<Record<string, string>> = {
   python: "print(1)",
@@ -26,7 +27,7 @@ const line: Readonly<Record<string, string>> = {
 }
 const rounds = 3
 
-/** What is run in a clone whose interpreters are these, as pairs of language and code. */
+/** The lines to run in a clone with these interpreters, as pairs of language and code. */
 export const rehearsal = (languages: ReadonlyArray<string>): ReadonlyArray<readonly [string, string]> =>
   Array.from({ length: rounds }, () =>
     languages.flatMap((language) => {
@@ -40,7 +41,7 @@ const bound = "60 seconds"
 const failed = (problem: string): SandboxError => fail(new BootFailed({ stage: "handover", problem, console: "" }))
 const lost = (error: VmLost): SandboxError => failed(error.problem)
 
-/** Runs a line and insists that it worked. */
+/** Runs a line, and fails unless it succeeds. */
 export const runLine = Effect.fnUntraced(
   function* (vm: Vm, language: string, line: string) {
     const bytes = Buffer.from(line)
@@ -70,18 +71,18 @@ export const runLine = Effect.fnUntraced(
     )
 )
 
-/** How long a guest takes to have nothing more to do after a line: its agent looks at pipes once more 20 ms later. */
+/** How long a guest takes to become idle after a line: its agent checks the pipes again 20 ms later. */
 const settled = "100 millis"
-/** How long a paused QEMU is watched, how often it may wake up meanwhile, and how many tries it gets. */
+/** How long a paused QEMU is observed, how often it may wake up meanwhile, and how many times pausing is tried. */
 const watched = "50 millis"
 const mayWake = 3
 const tries = 8
 
 /**
- * Pauses a clone at a moment when its guest expects nothing soon. QEMU (7.2, seen with strace) goes on waking for the guest's
- * next timer while that timer's clock stands still: once every 2 ms for a timer that was 2 ms away, and without a rest for
- * one that was due. So it is watched, and one that does not sleep gets another moment; at worst it is left running, which
- * takes 1 % of a core under TCG.
+ * Pauses a clone when no timer of its guest is due soon. A paused QEMU (7.2, seen with strace) still wakes up for the guest's
+ * next timer, although that timer's clock is stopped: every 2 ms for a timer that was 2 ms away, and continuously for one that
+ * was due. So QEMU is observed, and if it does not sleep, the clone is paused again later. After the last try it is left
+ * running, which takes 1 % of a core under TCG.
  */
 const pauseQuietly = Effect.fnUntraced(function* (vm: Vm): Effect.fn.Return<void, VmLost> {
   for (let n = 0; n < tries; n++) {

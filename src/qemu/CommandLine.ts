@@ -7,7 +7,7 @@
 /** The accelerators that QEMU can run a guest on. */
 export type Accelerator = "kvm" | "hvf" | "tcg"
 
-/** The descriptors a machine inherits; 0 and 1 are its QMP connection and 2 its messages. */
+/** The descriptors that QEMU inherits; 0 and 1 are its QMP connection, and 2 is its stderr. */
 export const Fd = {
   channel: 3,
   console: 4,
@@ -18,11 +18,11 @@ export const Fd = {
   /** boot only */
   kernel: 9,
   initrd: 10,
-  /** extend: the state to go on from */
+  /** extend: the state to continue from */
   extended: 9,
   /** restore and receive: the template's disk, between the base and the clone's own */
   templateDisk: 9,
-  /** restore: the state; receive: the connection that everything comes from */
+  /** restore, wake and receive: the state */
   state: 10
 } as const
 
@@ -41,9 +41,9 @@ export interface Input {
     | { readonly kind: "restore" }
     /** Waits for a template's state, on its own copies of the template's memory and disk. */
     | { readonly kind: "extend" }
-    /** The same, but stays paused when its state is loaded. */
+    /** The same as `restore`, but stays paused when its state is loaded. */
     | { readonly kind: "wake" }
-    /** Receives the memory and state of another machine, into its own memory file, and stays paused. */
+    /** Waits for the state of a copied machine, on the copy's memory and disk, and stays paused. */
     | { readonly kind: "receive" }
 }
 
@@ -51,8 +51,8 @@ export interface Input {
 const descriptor = (fd: number): string => (process.platform === "linux" ? `/proc/self/fd/${fd}` : `/dev/fd/${fd}`)
 
 /**
- * Turns off unused accounting, and hardening of the guest's kernel against its own users. Under emulation they cost a short
- * execution a third of its time; the machine is the boundary, and a kernel has only one tenant.
+ * Turns off unused accounting, and hardening of the guest's kernel against its own users. Under emulation they take a third of
+ * the time of a short execution. The boundary is the VM, and each kernel has only one tenant.
  */
 const sparing = [
   "psi=0",
@@ -79,7 +79,7 @@ export const kernelCommandLine = (input: Input): string => {
     // a stray trap flag kills the kernel's allocator. So the kernel does not use it; programs that are built for it (x86-64-v2,
     // NumPy 2.5) still find it in the CPU.
     ...(input.arch === "amd64" && input.accelerator === "tcg" ? ["clearcpuid=cx16"] : []),
-    // Without it the TSC's calibration sometimes fails under emulation, and the boot hangs.
+    // Without this the TSC's calibration sometimes fails under emulation, and the boot hangs.
     ...(input.arch === "amd64" && input.accelerator === "tcg" && tscKhz !== null ? [`tsc_early_khz=${tscKhz}`] : [])
   ].join(" ")
 }
@@ -96,7 +96,7 @@ const accelerator = (input: Input): ReadonlyArray<string> => {
       return ["-accel", input.accelerator, "-cpu", "host"]
     case "tcg":
       // "Fast" string instructions are emulated byte by byte, 4096 steps to clear a page, so the CPU does not offer them.
-      // Translated code takes 90 MB when every interpreter has run for a while; a cache of 64 MiB would overflow and be flushed.
+      // Translated code takes 90 MB after every interpreter has run for a while; a cache of 64 MiB overflows and is flushed.
       return ["-accel", "tcg,thread=single,tb-size=128", "-cpu", input.arch === "amd64" ? "max,-erms,-fsrm" : "max"]
   }
 }
@@ -117,7 +117,7 @@ const blockdev = (disk: Disk): ReadonlyArray<string> => [
     driver: disk.format,
     "node-name": disk.name,
     "read-only": !disk.writable,
-    // The guest's flushes have no use: the disk lives only as long as the VM.
+    // The guest's flushes are useless: the disk exists only as long as the VM.
     cache: { "no-flush": true },
     file: { driver: "file", filename: `/dev/fdset/${disk.fd}`, locking: "off", cache: { "no-flush": true } },
     ...(disk.backing === undefined ? {} : { backing: disk.backing })

@@ -23,7 +23,7 @@ export class MachineFailure extends Schema.TaggedError<MachineFailure>()("Machin
   }
 }
 
-/** An event of QEMU's; `atMs` is by QEMU's clock. */
+/** An event of QEMU; `atMs` is the time by QEMU's clock. */
 export interface MachineEvent {
   readonly name: string
   /** Set only for a `MIGRATION` event. */
@@ -35,7 +35,7 @@ export interface Machine {
   readonly pid: number
   /** The host's end of the channel's virtio-serial port. */
   readonly channel: Duplex
-  /** Runs QMP commands in order, sent together; the answers in the same order. Fails at the first one that is refused. */
+  /** Sends QMP commands together and returns their answers, in order. Fails at the first one that is refused. */
   readonly commands: (
     ...commands: ReadonlyArray<{ readonly execute: string; readonly arguments?: unknown }>
   ) => Effect.Effect<ReadonlyArray<unknown>, MachineFailure>
@@ -45,7 +45,7 @@ export interface Machine {
   readonly onEvent: (listener: (event: MachineEvent) => void) => Effect.Effect<void, never, Scope.Scope>
   /** Fails when the process has ended; never succeeds. */
   readonly failure: Effect.Effect<never, MachineFailure>
-  /** Ends the process at once; done when its death is confirmed. */
+  /** Kills the process at once; completes when its death is confirmed. */
   readonly kill: Effect.Effect<void>
   /** The end of the output of QEMU and of the guest's console, at most 8 KiB. */
   readonly console: () => string
@@ -103,7 +103,7 @@ export const launch = Effect.fnUntraced(function* (
   const dead = yield* Deferred.make<void>()
   const failed = yield* Deferred.make<never, MachineFailure>()
   const begun = yield* currentSpan
-  // An interruption while the process starts ends here, and still waits for its death.
+  // Until the start has succeeded. If it is interrupted, the finalizer still waits for the process's death.
   let onExit: OnExit = () => void Deferred.doneUnsafe(dead, Effect.void)
   let ours = false
   const ending = (process: ChildProcess): Effect.Effect<void> =>
@@ -123,7 +123,7 @@ export const launch = Effect.fnUntraced(function* (
   const pid = child.pid ?? 0
 
   let tail = ""
-  const say = (chunk: Buffer): void => {
+  const log = (chunk: Buffer): void => {
     tail = (tail + chunk.toString("utf8")).slice(-consoleTail)
   }
 
@@ -155,8 +155,8 @@ export const launch = Effect.fnUntraced(function* (
     const status = decodeMigration(data)
     if (listeners.size > 0) {
       const atMs = (timestamp?.seconds ?? 0) * 1000 + (timestamp?.microseconds ?? 0) / 1000
-      const told = { name: event, status: status._tag === "None" ? undefined : status.value.status, atMs }
-      for (const listener of listeners) listener(told)
+      const seen = { name: event, status: status._tag === "None" ? undefined : status.value.status, atMs }
+      for (const listener of listeners) listener(seen)
     }
     if (event === "MIGRATION" && status._tag === "Some") {
       if (status.value.status === "completed") Deferred.doneUnsafe(migration, Effect.void)
@@ -176,11 +176,11 @@ export const launch = Effect.fnUntraced(function* (
     }
   })
   const [, , , channel, console] = child.stdio as ReadonlyArray<Duplex | null>
-  if (!channel || !console || !child.stdin) return yield* new MachineFailure({ problem: "no descriptors" })
-  // When QEMU dies, writes to its pipes fail; its exit is reported instead.
+  if (!channel || !console || !child.stdin) return yield* new MachineFailure({ problem: "QEMU's pipes are missing" })
+  // When QEMU dies, writes to its pipes fail; its exit is the error that is reported.
   for (const pipe of [child.stdin, child.stdout, child.stderr, console]) pipe?.on("error", () => {})
-  child.stderr?.on("data", say)
-  console.on("data", say)
+  child.stderr?.on("data", log)
+  console.on("data", log)
   onExit = (code, signal) => {
     const killed = !ours && (signal === "SIGKILL" || signal === "SIGTERM")
     options.ended?.(ours ? "ours" : killed ? "killed" : "exited")

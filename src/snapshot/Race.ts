@@ -1,11 +1,11 @@
-/** What is done with the forks of a session; public as `Snapshot.race` and `Snapshot.promote`. */
+/** Runs attempts in forks of a session; public as `Snapshot.race` and `Snapshot.promote`. */
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Result from "effect/Result"
 import type * as Scope from "effect/Scope"
 import { fail, type SandboxError, SnapshotFailed } from "../SandboxError.ts"
 
-const missing = fail(new SnapshotFailed({ snapshot: null, kind: "capture", problem: "a child is missing" }))
+const missing = fail(new SnapshotFailed({ snapshot: null, kind: "capture", problem: "a fork is missing" }))
 
 /**
  * A session as `race` and `promote` need it.
@@ -21,7 +21,7 @@ export interface Forkable<Self> {
 }
 
 /**
- * The child that won a race: its session, its place among the attempts (from 0), and its value.
+ * The child that won a race: its session, the index of its attempt (from 0), and its value.
  *
  * @since 0.1.0
  * @category models
@@ -33,11 +33,12 @@ export interface Winner<A, Session> {
 }
 
 /**
- * Forks a session once for each attempt, runs all attempts at once, each in a child of its own, and gives the first whose
- * value satisfies the predicate (any value when there is none). The other attempts are interrupted and their VMs destroyed by
- * then; the winner lives as long as the scope. The session itself runs on; see `promote`.
+ * Forks a session once for each attempt, runs all attempts at the same time, each in its own child, and returns the first whose
+ * value satisfies the predicate (any value by default). By then the other attempts have been interrupted and their VMs
+ * destroyed; the winner lives as long as the scope. The session itself continues; see `promote`.
  *
- * `None` when all ended and none satisfied; when all failed, the first one's error. At most 100 attempts.
+ * Returns `None` if all attempts ended and none satisfied the predicate. Fails with the first error if all failed, and with
+ * `InvalidInput` for more than 100 attempts or none.
  *
  * @example
  * ```ts
@@ -85,8 +86,8 @@ export const race = Effect.fn("Snapshot.race")(function* <S extends Forkable<S>,
 })
 
 /**
- * Puts a child in its parent's place: closes the parent, destroys its VM and gives back its room on the host. The child runs
- * on, and is the answer.
+ * Replaces a parent by its child: closes the parent, destroys its VM and releases its capacity on the host. Returns the child,
+ * which continues.
  *
  * @since 0.1.0
  * @category combinators

@@ -1,13 +1,12 @@
 /**
- * Copies a running clone, memory, devices and disk of one moment, into the files of a template.
+ * Copies a running clone (memory, devices and disk at one moment) into the files of a template.
  *
- * The clone stands still only while its own pages are read, those that it has written since it was started; what it shares
- * with its template, and its disk if nothing is being written there, are copied before. A second QEMU, which never runs,
- * then loads the copy and saves it as any template is saved. So what is captured has proved that it loads, and starts as
- * quickly as a template.
+ * The clone is paused only while its own pages, the ones written since its start, are read. The memory it shares with its
+ * template is copied before, and so is its disk unless it is being written. A second QEMU, whose guest never runs, then loads
+ * the copy and saves it like any template. So a captured machine is known to load, and starts as quickly as a template.
  *
- * The host chooses the moment: it sends nothing more, and the guest has read all that was sent before. So the copy stands
- * between two frames of the channel, where the greeting of another host is understood.
+ * The host chooses the moment: it stops sending, and waits until the guest has read everything. So the copy is taken between
+ * two frames of the channel, where another host's HELLO is accepted.
  */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -23,15 +22,15 @@ import { launch } from "./Launch.ts"
 import { capabilities, saveState, socketIn } from "./Migration.ts"
 import { type OwnPages, openOwnPages, type Piece } from "./OwnPages.ts"
 
-/** How long the clone's guest stood still, by QEMU's clock, in ms, and how many bytes of memory were its own. */
+/** How long the clone's guest was paused, by QEMU's clock, in ms, and how many bytes of memory were its own. */
 export interface Captured {
   readonly pausedMs: number
   readonly ownBytes: number
 }
 
-/** How long all of it may take. */
+/** How long a capture may take. */
 const bound = "90 seconds"
-/** How long the guest may take to read what it was sent; its agent comes first, so this says that it hangs. */
+/** How long the guest may take to read what it was sent. Its agent has priority, so a guest that takes longer hangs. */
 const settlesWithin = "10 seconds"
 const failed = (problem: string, cause?: unknown): SandboxError =>
   fail(new SnapshotFailed({ snapshot: null, kind: "capture", problem, ...(cause === undefined ? {} : { cause }) }))
@@ -41,14 +40,15 @@ const explain =
   (error: { readonly message: string }): SandboxError =>
     failed(`${what}: ${error.message}`, error)
 
-export const attempt = <A>(what: string, work: () => A): Effect.Effect<A, SandboxError> =>
+/** Runs `work`; an error becomes `SnapshotFailed{capture}`, with `what` before its message. */
+const captureWork = <A>(what: string, work: () => A): Effect.Effect<A, SandboxError> =>
   Effect.try({
     try: work,
     catch: (error) => failed(`${what}: ${error instanceof Error ? error.message : String(error)}`, error)
   })
 
-/** A copy of an open file, holes kept, sharing its blocks where the file system can. */
-const copySparse = (file: number, target: string): Effect.Effect<void, SandboxError> =>
+/** Copies an open memory file; keeps its holes, and shares its blocks where the file system supports that. */
+const copyMemory = (file: number, target: string): Effect.Effect<void, SandboxError> =>
   Effect.callback((resume) => {
     const child = spawn("cp", ["--sparse=auto", "--reflink=auto", "/proc/self/fd/3", target], {
       stdio: ["ignore", "ignore", "pipe", file]
@@ -60,7 +60,7 @@ const copySparse = (file: number, target: string): Effect.Effect<void, SandboxEr
     const lost = (problem: string): void => resume(Effect.fail(failed(`its memory cannot be copied: ${problem}`)))
     child.once("error", (error) => lost(error.message))
     child.once("exit", (code) => (code === 0 ? resume(Effect.void) : lost(said.trim() || `cp ended with ${code}`)))
-    // It must not write any more when its directory is removed.
+    // `cp` must have ended before the directory is removed.
     return Effect.callback<void>((gone) => {
       if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return gone(Effect.void)
       child.once("exit", () => gone(Effect.void))
@@ -68,44 +68,44 @@ const copySparse = (file: number, target: string): Effect.Effect<void, SandboxEr
     })
   })
 
-/** A copy of an open disk; what it gives brings the copy up to date, at once where nothing was written in between. */
+/** Copies an open disk. `refresh` copies it again if it was written since. */
 const copyDisk = Effect.fnUntraced(function* (disk: number, target: string) {
   const copy = (): void => fs.copyFileSync(`/proc/self/fd/${disk}`, target, fs.constants.COPYFILE_FICLONE)
   const writtenAt = (): bigint => fs.fstatSync(disk, { bigint: true }).mtimeNs
   const before = writtenAt()
-  // Times of files go by ticks of the kernel: one that was written a moment ago may be written again without a trace.
+  // The kernel sets file times by its tick, so a second write right after the first may not change the time.
   const quiet = BigInt(Date.now() - 50) * 1_000_000n > before
-  yield* attempt("its disk cannot be copied", copy)
+  yield* captureWork("its disk cannot be copied", copy)
   return {
-    refresh: attempt("its disk cannot be copied", () => {
+    refresh: captureWork("its disk cannot be copied", () => {
       if (!quiet || writtenAt() !== before) copy()
     })
   }
 })
 
-/** Where QEMU's stream of saved state says which machine it is of; its first section follows. */
+/** The head of QEMU's stream of saved state, which identifies the machine; the first section follows it. */
 export const headOf = (state: number): Buffer => {
   const start = Buffer.alloc(4096)
   const read = fs.readSync(state, start, 0, start.length, 0)
-  // A section begins with its kind, its number (4 bytes) and the length of its name; memory always is the first.
+  // A section begins with its kind, its number (4 bytes) and the length of its name; memory is always the first section.
   const at = start.subarray(0, read).indexOf("\x03ram") - 5
-  if (at < 8) throw new Error("its template's state is not understood")
+  if (at < 8) throw new Error("its template's state has an unknown format")
   return start.subarray(0, at)
 }
 
-/** What `xen-save-devices-state` writes is a stream without the part that says which machine it is of; this is a whole one. */
+/** Completes what `xen-save-devices-state` writes, which is a stream without the head that identifies the machine. */
 export const wholeState = (head: Buffer, devices: Buffer): Buffer => {
   const description = Buffer.from("\x06\0\0\0\x02{}", "latin1")
   return Buffer.concat([head, devices.subarray(8), description])
 }
 
-/** A file for the state of a clone's devices, which QEMU opens by its name; gone with the scope. */
+/** A file for the state of a clone's devices, which QEMU opens by name; removed when the scope closes. */
 export const devicesFile = (
   { launcher }: Parts["shape"],
   directory: string
 ): Effect.Effect<string, SandboxError, Scope.Scope> =>
   Effect.acquireRelease(
-    attempt("there is no place for its state", () => {
+    captureWork("the file for its state cannot be created", () => {
       const path = socketIn(directory)
       fs.writeFileSync(path, "", { mode: 0o600, flag: "wx" })
       if (launcher.uid !== null) fs.chownSync(path, launcher.uid, launcher.gid ?? -1)
@@ -114,17 +114,17 @@ export const devicesFile = (
     (path) => Effect.sync(() => fs.rmSync(path, { force: true }))
   )
 
-/** A clone that stands still. */
+/** A paused clone. */
 export interface Standing {
-  /** Lets it run on now. */
+  /** Continues the clone now. */
   readonly resume: Effect.Effect<void, SandboxError>
-  /** It shall not run on: it is ended. */
+  /** Leaves the clone paused when the scope closes: the caller ends it. */
   readonly abandon: () => void
 }
 
 /**
- * Has a clone stand still between two frames of the channel, with the state of its devices in a file, until the scope closes:
- * then it runs on, whatever has happened.
+ * Pauses a clone between two frames of the channel and writes the state of its devices to a file. The clone continues when
+ * the scope closes, whatever has happened.
  */
 export const standStill = Effect.fnUntraced(function* (
   { channel, machine }: Parts,
@@ -151,7 +151,7 @@ export const standStill = Effect.fnUntraced(function* (
   return { resume: Effect.andThen(run, Effect.sync(abandon)), abandon }
 })
 
-/** Reads what is a clone's own. It must be over before what it reads from is closed, so nothing interrupts it. */
+/** Reads a clone's own pages. Uninterruptible, because the files it reads must not be closed before it has ended. */
 export const readOwn = (own: OwnPages, write: (piece: Piece) => void) =>
   Effect.uninterruptible(
     Effect.tryPromise({
@@ -161,14 +161,14 @@ export const readOwn = (own: OwnPages, write: (piece: Piece) => void) =>
     })
   )
 
-/** What was read while the clone stood still. */
+/** What was read while the clone was paused. */
 interface Still {
   readonly pausedMs: number
   readonly ownBytes: number
   readonly pieces: ReadonlyArray<Piece>
 }
 
-/** Stops the clone, reads what is its own and lets it run on, whatever happens meanwhile. */
+/** Pauses the clone, reads its own pages and continues it, whatever happens meanwhile. */
 const readStill = Effect.fnUntraced(function* (
   parts: Parts,
   own: OwnPages,
@@ -183,7 +183,7 @@ const readStill = Effect.fnUntraced(function* (
     else if (name === "RESUME") resumedAt = atMs
   })
   const file = yield* Effect.acquireRelease(
-    attempt("its memory cannot be kept", () => fs.openSync(ram, "r+")),
+    captureWork("its memory cannot be saved", () => fs.openSync(ram, "r+")),
     (fd) => Effect.sync(() => fs.closeSync(fd))
   )
   const standing = yield* standStill(parts, devices)
@@ -193,7 +193,7 @@ const readStill = Effect.fnUntraced(function* (
   return { pausedMs: resumedAt - stoppedAt, ownBytes: bytes, pieces }
 }, Effect.scoped)
 
-/** Has a second QEMU load the copy, merge the clone's disk with what it lies on, and save the machine as a template. */
+/** Makes a second QEMU load the copy, merge the clone's disk with the disk below it, and save the machine as a template. */
 const settle = Effect.fnUntraced(function* (
   { disk, shape }: Parts,
   files: TemplateFiles,
@@ -211,7 +211,7 @@ const settle = Effect.fnUntraced(function* (
       arguments: { uri: `fd:${Fd.state}` }
     })
     yield* machine.migrated
-    // Since QEMU 10 the disks of what has not run yet are not its own to change.
+    // Since QEMU 10 the disks of a machine that has not run yet are inactive and cannot be changed.
     if (shape.qemu.atLeast(10, 0)) {
       yield* machine.commands({ execute: "blockdev-set-active", arguments: { active: true } })
     }
@@ -223,7 +223,7 @@ const settle = Effect.fnUntraced(function* (
   )
 }, Effect.scoped)
 
-/** Moves what the clone's disk had below it, down to the image's, into the clone's disk: every copy has the same depth. */
+/** Merges the template's disk into the clone's, so that the stack of disks does not grow with each copy of a copy. */
 const mergeDisk = Effect.fnUntraced(function* (
   machine: Machine
 ): Effect.fn.Return<void, MachineFailure | SandboxError, Scope.Scope> {
@@ -240,7 +240,7 @@ const mergeDisk = Effect.fnUntraced(function* (
   yield* Effect.raceFirst(Deferred.await(over), machine.failure)
 }, Effect.scoped)
 
-/** A clone's own pages, to be read; closed with the scope. `room`: see `OwnPages`. */
+/** Opens a clone's own pages for reading; closed with the scope. `room`: see `OwnPages`. */
 export const ownPages = (
   { machine, ram, shape }: Parts,
   room?: number
@@ -261,8 +261,8 @@ export const ownPages = (
   )
 
 /**
- * Captures a clone into `files`, all but the empty overlay. The clone runs on, whether this succeeds, fails or is
- * interrupted; what is in the files counts only when it has succeeded.
+ * Captures a clone into `files`, all except the empty overlay. The clone continues whether this succeeds, fails or is
+ * interrupted; the files are valid only when it has succeeded.
  */
 export const capture = Effect.fn("Vm.capture")(
   function* (
@@ -272,12 +272,12 @@ export const capture = Effect.fn("Vm.capture")(
   ): Effect.fn.Return<Captured, SandboxError, Scope.Scope> {
     const { launcher } = parts.shape
     const own = yield* ownPages(parts)
-    const head = yield* attempt("its state cannot be read", () => headOf(parts.state))
+    const head = yield* captureWork("its state cannot be read", () => headOf(parts.state))
     const devices = yield* devicesFile(parts.shape, socketDirectory)
-    const [copied] = yield* Effect.all([copyDisk(parts.overlay, files.disk), copySparse(parts.ram, files.ram)], {
+    const [copied] = yield* Effect.all([copyDisk(parts.overlay, files.disk), copyMemory(parts.ram, files.ram)], {
       concurrency: 2
     })
-    yield* attempt("its memory cannot be kept", () => {
+    yield* captureWork("its memory cannot be saved", () => {
       fs.chmodSync(files.ram, 0o600)
       if (launcher.uid !== null) fs.chownSync(files.ram, launcher.uid, launcher.gid ?? -1)
     })
@@ -292,9 +292,9 @@ export const capture = Effect.fn("Vm.capture")(
         }
       },
       catch: (error) =>
-        failed(`its memory cannot be kept: ${error instanceof Error ? error.message : String(error)}`, error)
+        failed(`its memory cannot be saved: ${error instanceof Error ? error.message : String(error)}`, error)
     })
-    yield* attempt("its state cannot be kept", () =>
+    yield* captureWork("its state cannot be saved", () =>
       fs.writeFileSync(devices, wholeState(head, fs.readFileSync(devices)))
     )
     yield* settle(parts, files, devices, socketDirectory)

@@ -1,4 +1,4 @@
-/** The files that QEMU inherits as descriptors: opened, used and closed. */
+/** Opens and closes the files that QEMU inherits as descriptors. */
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import * as fs from "node:fs"
@@ -9,10 +9,10 @@ import type { Remains, TemplateFiles } from "../Vm.ts"
 
 const problemOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))
 
-/** A file for QEMU: a path to open, with flags, or what is open already and stays so. */
+/** A file for QEMU: a path to open, with flags, or a descriptor that is open already and stays open. */
 export type Opening = readonly [path: string, flags: string] | number
 
-/** A private copy of an empty overlay, open and already unlinked. */
+/** Copies an empty overlay, opens the copy and unlinks it. */
 const privateOverlay = (source: string): number => {
   const copy = path.join(path.dirname(source), temporaryName("clone"))
   try {
@@ -26,7 +26,7 @@ const privateOverlay = (source: string): number => {
 const launchFailed = (error: unknown): SandboxError =>
   fail(new BootFailed({ stage: "launch", problem: problemOf(error), console: "" }))
 
-/** All of them or none. */
+/** Opens all of the files, or none if one fails. */
 const openAll = (openers: ReadonlyArray<() => number>): ReadonlyArray<number> => {
   const opened: Array<number> = []
   try {
@@ -38,7 +38,7 @@ const openAll = (openers: ReadonlyArray<() => number>): ReadonlyArray<number> =>
   }
 }
 
-/** What a clone keeps open of its own and of its template; closed with the scope. */
+/** Opens the files that a clone keeps open, its own and its template's; closed with the scope. */
 export const openParts = (template: TemplateFiles): Effect.Effect<Omit<Remains, "shape">, SandboxError, Scope.Scope> =>
   Effect.acquireRelease(
     Effect.try({
@@ -55,7 +55,7 @@ export const openParts = (template: TemplateFiles): Effect.Effect<Omit<Remains, 
     (opened) => Effect.sync(() => closeAll(Object.values(opened)))
   )
 
-/** Opens files, uses them and closes what it opened: QEMU has inherited its own by then. */
+/** Opens files, runs `use` and closes what it opened; QEMU has its own descriptors by then. */
 export const withOpen = <A, E, R>(
   openings: ReadonlyArray<Opening>,
   use: (files: ReadonlyArray<number>) => Effect.Effect<A, E, R>

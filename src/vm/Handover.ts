@@ -1,4 +1,4 @@
-/** HELLO: gives a machine its clock, entropy, identity and settings, and insists on the acknowledgement of each. */
+/** HELLO: sends a machine its clock, entropy, identity and settings, and fails unless it acknowledges each of them. */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import { randomBytes } from "node:crypto"
@@ -9,13 +9,13 @@ import type * as Machine from "../qemu/Machine.ts"
 import type { Identity } from "../Vm.ts"
 import { diskShare } from "./diskShare.ts"
 
-/** A start failed at this stage. */
+/** Makes the error of a start that failed at this stage, with the console's output. */
 export const bootFailed =
   (stage: BootFailed["stage"], machine: Machine.Machine | undefined) =>
   (error: Error): SandboxError =>
     fail(new BootFailed({ stage, problem: error.message, console: machine?.console().trim() ?? "" }))
 
-/** How long a guest may take to answer HELLO; the answer needs no user code. */
+/** How long a guest may take to answer HELLO; no user code runs before the answer. */
 const handoverBound = "15 seconds"
 
 export const handover = Effect.fnUntraced(function* (

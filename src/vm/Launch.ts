@@ -1,4 +1,4 @@
-/** Starts QEMU, and ties its process and its channel into one VM. */
+/** Starts QEMU, and joins its process and its channel into one VM. */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
@@ -23,15 +23,15 @@ export const isolationOf = (shape: Shape): Isolation => ({
   cgroup: null
 })
 
-/** A machine, and the reasons for which its VM ends it. */
+/** A machine whose death is counted with its cause. */
 export interface Launched extends Machine.Machine {
-  /** Kills it for this reason; the first one counts. */
+  /** Kills the machine; the first cause given is the one that is counted. */
   readonly killFor: (cause: Counts.DeathCause) => Effect.Effect<void>
-  /** Kills it because its start has failed, or because nobody waits for it any more. */
+  /** Kills the machine because its start has failed or was interrupted. */
   readonly notStarted: <E>(cause: Cause.Cause<E>) => Effect.Effect<void>
 }
 
-/** Starts a machine that is counted while it lives; `ended` is for it to call, once. */
+/** Starts a machine and counts it in the metrics; `start` calls `ended` once, when the process has ended. */
 export const counted = Effect.fnUntraced(function* <E>(
   start: (ended: (end: Machine.End) => void) => Effect.Effect<Machine.Machine, E, Scope.Scope>
 ): Effect.fn.Return<Launched, E, Scope.Scope> {
@@ -51,7 +51,7 @@ export const counted = Effect.fnUntraced(function* <E>(
   }
 })
 
-/** Starts QEMU in this shape with its files from descriptor 5 on. */
+/** Starts QEMU in this shape; it inherits `files` as its descriptors from 5 on. */
 export const launch = (shape: Shape, start: Input["start"], files: ReadonlyArray<number>) => {
   const { image, launcher, memoryMiB, qemu } = shape
   const args = commandLine({
@@ -72,34 +72,34 @@ export const launch = (shape: Shape, start: Input["start"], files: ReadonlyArray
 const toLost = (error: Channel.ChannelFailure | Machine.MachineFailure): VmLost =>
   new VmLost({ problem: error.message, violation: error._tag === "ChannelViolation" })
 
-/** How long a process that is ending may take until its end is known. */
-export const endSaidWithin = "200 millis"
+/** After a connection is lost, how long to wait for the end of its process, which explains the loss better. */
+export const exitKnownWithin = "200 millis"
 
-/** Ties machine and channel into one VM. */
+/** Joins machine and channel into one VM. */
 export const join = Effect.fnUntraced(function* (
   isolation: Isolation,
   machine: Launched,
-  kept?: Remains,
+  remains?: Remains,
   firstStream?: number
 ): Effect.fn.Return<Vm & { readonly greeting: Effect.Effect<GuestHello, VmLost> }, never, Scope.Scope> {
   const channel = yield* Channel.make(machine.channel, firstStream)
-  // The process's end says more than the connection's, which it causes: let it speak first where both happen.
+  // QEMU's exit causes the loss of the connection and explains it better, so it is reported where both happen.
   const explain = (error: Channel.ChannelFailure): Effect.Effect<never, VmLost> =>
     error._tag === "ChannelViolation"
       ? Effect.fail(toLost(error))
       : machine.failure.pipe(
-          Effect.timeoutOrElse({ duration: endSaidWithin, orElse: () => Effect.fail(error) }),
+          Effect.timeoutOrElse({ duration: exitKnownWithin, orElse: () => Effect.fail(error) }),
           Effect.mapError(toLost)
         )
   const failure = Effect.raceFirst(channel.failure, machine.failure).pipe(
     Effect.catch((error) => (error._tag === "MachineFailure" ? Effect.fail(toLost(error)) : explain(error)))
   )
-  // A guest that breaks the rules or falls silent has no claim to run on.
+  // A guest that breaks the protocol or stops answering is killed.
   yield* channel.failure.pipe(
     Effect.catch((error) =>
       error._tag === "ChannelViolation"
         ? machine.killFor("violation")
-        : // A QEMU that is ending by itself closes the connection first: let it end, its exit says why.
+        : // A QEMU that ends by itself closes the connection first; its exit code says why it ended.
           machine.failure.pipe(
             Effect.ignore,
             Effect.timeoutOrElse({ duration: "1 second", orElse: () => machine.killFor("silent") })
@@ -110,7 +110,7 @@ export const join = Effect.fnUntraced(function* (
   return {
     pid: machine.pid,
     isolation,
-    parts: kept === undefined ? undefined : { ...kept, machine, channel, end: machine.killFor("parked") },
+    parts: remains === undefined ? undefined : { ...remains, machine, channel, end: machine.killFor("parked") },
     failure,
     pause: Effect.asVoid(Effect.mapError(machine.commands({ execute: "stop" }), toLost)),
     resume: Effect.asVoid(Effect.mapError(machine.commands({ execute: "cont" }), toLost)),

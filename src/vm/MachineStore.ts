@@ -1,8 +1,9 @@
 /**
- * Where templates are kept: one directory each, named by its key, with a manifest that describes every file.
+ * A store of saved machines: templates and snapshots. Each is a directory named by its key, with a manifest that describes
+ * every file.
  *
- * A template is made in a directory of another name and renamed when it is whole; it is removed by renaming it away first.
- * So under its key there is a whole template or none, whoever is killed when.
+ * A machine is written to a directory with a temporary name, which is renamed when it is complete; to remove a machine, its
+ * directory is renamed first. So a key names a complete machine or nothing, whenever a process is killed.
  */
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
@@ -15,7 +16,7 @@ import { makeDirectory } from "../internal/Files.ts"
 import { hashFile } from "../internal/hashFile.ts"
 import * as Temporary from "../internal/Temporary.ts"
 
-/** The layout of a template's directory and of the machine sealed in it; part of every key. */
+/** The version of the directory's layout and of the machine sealed in it; part of every key. */
 export const format = 1
 
 const fileNames = ["ram", "state", "disk.qcow2", "overlay.qcow2"] as const
@@ -35,10 +36,10 @@ const Manifest = Schema.Struct({
   accelerator: Schema.String,
   memoryMiB: Schema.Int,
   createdAt: Schema.String,
-  /** What is in it beside the image. */
+  /** The packages that were installed in addition to the image. */
   packages: Schema.optionalKey(Lock),
   bytes: Schema.Finite,
-  /** What the store's owner wants to know beside this. */
+  /** Further data of the store's owner. */
   details: Schema.optionalKey(Schema.Json),
   files: Schema.Record(Schema.Literals(fileNames), FileEntry)
 })
@@ -54,17 +55,17 @@ export class StoreFailed extends Schema.TaggedError<StoreFailed>()("StoreFailed"
   }
 }
 
-/** Work on files, whose failure is the store's. */
-export const attempt = <A>(work: () => Promise<A> | A): Effect.Effect<A, StoreFailed> =>
+/** Runs file operations; an error of theirs becomes `StoreFailed`. */
+export const fileWork = <A>(work: () => Promise<A> | A): Effect.Effect<A, StoreFailed> =>
   Effect.tryPromise({
     try: async () => await work(),
     catch: (cause) => new StoreFailed({ problem: cause instanceof Error ? cause.message : String(cause), cause })
   })
 
-/** What the maker of a template says about it. */
+/** What the caller of `commit` says about a machine. */
 export type Description = Omit<Manifest, "format" | "files" | "bytes">
 
-/** A template in the store; `usedAt` is when a clone was last made of it. */
+/** A machine in the store; `usedAt` is when a clone was last started from it. */
 export type Stored = Omit<Manifest, "format" | "files"> & { readonly usedAt: string }
 
 const decodeManifest = Schema.decodeUnknownOption(Schema.fromJsonString(Manifest))
@@ -77,13 +78,13 @@ const readManifest = (directory: string): Option.Option<Manifest> => {
   }
 }
 
-/** Why the files are not as they were sealed, by size and times, or nothing. */
+/** How the files differ from what was sealed, by size and times; `undefined` if they do not. */
 const damage = (directory: string, manifest: Manifest): string | undefined => {
   for (const name of fileNames) {
     const entry = manifest.files[name]
     const stat = fs.statSync(path.join(directory, name), { bigint: true, throwIfNoEntry: false })
     if (stat === undefined) return `${name} is missing`
-    if (Number(stat.size) !== entry.size) return `${name} has ${stat.size} bytes, sealed with ${entry.size}`
+    if (Number(stat.size) !== entry.size) return `${name} has ${stat.size} bytes; it was sealed with ${entry.size}`
     if (`${stat.mtimeNs}` !== entry.mtimeNs || `${stat.ctimeNs}` !== entry.ctimeNs) return `${name} was changed`
   }
   return undefined
@@ -92,7 +93,7 @@ const damage = (directory: string, manifest: Manifest): string | undefined => {
 const remove = (directory: string): Effect.Effect<void> =>
   Effect.ignore(Effect.tryPromise(() => fs.promises.rm(directory, { recursive: true, force: true })))
 
-/** A template's files; absolute paths. */
+/** The paths of a machine's files in its directory. */
 export const filesIn = (directory: string) => ({
   ram: path.join(directory, "ram"),
   state: path.join(directory, "state"),
@@ -100,32 +101,36 @@ export const filesIn = (directory: string) => ({
   overlay: path.join(directory, "overlay.qcow2")
 })
 
-export interface TemplateStore {
+export interface MachineStore {
   readonly directoryOf: (key: string) => string
   readonly lockOf: (key: string) => string
-  /** Why the template cannot be used, or nothing when it is whole. */
+  /** Why the machine cannot be used; `undefined` if it can. */
   readonly unusable: (key: string) => string | undefined
-  /** Stands for the very files that the template has now; `undefined` when it has none. */
+  /** Identifies the files that the machine has now; `undefined` when there are none. */
   readonly generation: (key: string) => string | undefined
-  /** Why clones of that generation are not clones of the template any more; nothing when it is only gone. */
+  /** Why clones of an earlier generation are stale; `undefined` if they are not, also when the machine was only removed. */
   readonly changedSince: (key: string, generation: string | undefined) => string | undefined
+  /** All machines, the one used last first. */
   readonly list: () => ReadonlyArray<Stored>
-  /** A directory to make a template in; gone with the scope unless `keep` took it. Also removes what killed processes left. */
+  /**
+   * A directory to write a machine to; removed when the scope closes, unless `commit` took it. Also removes what killed
+   * processes left behind.
+   */
   readonly workDirectory: Effect.Effect<string, StoreFailed, Scope.Scope>
-  /** Describes the files in a work directory and makes them the template of its key. */
-  readonly keep: (work: string, description: Description) => Effect.Effect<void, StoreFailed>
+  /** Writes the manifest of the files in a work directory and stores them under the key, in place of what was there. */
+  readonly commit: (work: string, description: Description) => Effect.Effect<void, StoreFailed>
   readonly discard: (key: string) => Effect.Effect<void>
-  /** Removes the templates not used for longest until the rest takes at most so many bytes; what was removed. */
+  /** Removes the least recently used machines until the rest takes at most `keepBytes`. Returns the removed ones. */
   readonly prune: (keepBytes: number) => Effect.Effect<ReadonlyArray<Stored>>
-  /** Compares every byte with the manifest's hashes; the problem found, or nothing. */
+  /** Compares the hash of every file with the manifest's. Returns the problem found, or `undefined`. */
   readonly verify: (key: string) => Effect.Effect<string | undefined>
   readonly markUsed: (key: string) => void
-  /** Bytes free on the store's disk, if that can be told. */
+  /** Bytes free on the store's disk; `undefined` if unknown. */
   readonly free: () => number | undefined
 }
 
-/** `hash` is how the store hashes its files; it must stay the same for a store. */
-export const make = (store: string, hash: typeof hashFile = hashFile): TemplateStore => {
+/** `hash` hashes the store's files; one store must always use the same function. */
+export const make = (store: string, hash: typeof hashFile = hashFile): MachineStore => {
   const directoryOf = (key: string): string => path.join(store, key)
 
   const list = (): ReadonlyArray<Stored> => {
@@ -158,13 +163,13 @@ export const make = (store: string, hash: typeof hashFile = hashFile): TemplateS
     return ram === undefined ? undefined : [ram.ino, ram.size, ram.mtimeNs, ram.ctimeNs].join(":")
   }
 
-  // Whoever was killed could not tidy up: the next start does.
+  // A process that was killed could not clean up.
   sweep()
   return {
     generation,
     changedSince: (key, then) => {
       const now = generation(key)
-      return now === undefined || now === then ? undefined : "its template was changed or made again"
+      return now === undefined || now === then ? undefined : "its template was changed or built again"
     },
     directoryOf,
     lockOf: (key) => path.join(store, `.lock-${key}`),
@@ -176,7 +181,7 @@ export const make = (store: string, hash: typeof hashFile = hashFile): TemplateS
     },
     list,
     workDirectory: Effect.acquireRelease(
-      attempt(() => {
+      fileWork(() => {
         makeDirectory(store, 0o700)
         sweep()
         const made = path.join(store, Temporary.temporaryName("building"))
@@ -185,8 +190,8 @@ export const make = (store: string, hash: typeof hashFile = hashFile): TemplateS
       }),
       remove
     ),
-    keep: Effect.fnUntraced(function* (work, description) {
-      yield* attempt(async () => {
+    commit: Effect.fnUntraced(function* (work, description) {
+      yield* fileWork(async () => {
         const files: Partial<Record<(typeof fileNames)[number], typeof FileEntry.Type>> = {}
         let bytes = 0
         for (const name of fileNames) {
@@ -204,7 +209,7 @@ export const make = (store: string, hash: typeof hashFile = hashFile): TemplateS
         fs.writeFileSync(path.join(work, "manifest.json"), manifest, { flush: true })
       })
       yield* discard(description.key)
-      yield* attempt(() => fs.renameSync(work, directoryOf(description.key)))
+      yield* fileWork(() => fs.renameSync(work, directoryOf(description.key)))
     }),
     discard,
     prune: Effect.fnUntraced(function* (keepBytes) {
@@ -228,7 +233,7 @@ export const make = (store: string, hash: typeof hashFile = hashFile): TemplateS
       for (const name of fileNames) {
         const found = yield* Effect.option(Effect.tryPromise(() => hash(path.join(directory, name))))
         if (Option.isNone(found)) return `${name} cannot be read`
-        if (found.value.sha256 !== manifest.value.files[name].sha256) return `${name} is not what was sealed`
+        if (found.value.sha256 !== manifest.value.files[name].sha256) return `${name} does not match its hash`
       }
       return undefined
     }),
@@ -237,7 +242,7 @@ export const make = (store: string, hash: typeof hashFile = hashFile): TemplateS
         const now = new Date()
         fs.utimesSync(path.join(directoryOf(key), "used"), now, now)
       } catch {
-        // It only orders the templates by use.
+        // The time only orders machines by use.
       }
     },
     free: () => {

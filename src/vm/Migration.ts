@@ -1,4 +1,4 @@
-/** A machine's state on its way into QEMU and out of it: loading what was saved, sealing a template. */
+/** Loads a machine's state into QEMU and saves it from QEMU, which both calls of QEMU's name migration. */
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import type * as Scope from "effect/Scope"
@@ -13,9 +13,9 @@ import type * as Machine from "../qemu/Machine.ts"
 import { type BootFailed, fail, NotStarted, type SandboxError } from "../SandboxError.ts"
 import { type Shape, type Vm, VmLost } from "../Vm.ts"
 import { bootFailed } from "./Handover.ts"
-import { endSaidWithin } from "./Launch.ts"
+import { exitKnownWithin } from "./Launch.ts"
 
-/** RAM is a file of its own and stays out of the stream; the end of a migration comes as an event. */
+/** RAM is a separate file and not part of the stream; the end of a migration is reported by an event. */
 export const capabilities = {
   execute: "migrate-set-capabilities",
   arguments: {
@@ -25,7 +25,7 @@ export const capabilities = {
 
 /** How long loading a template's state may take. */
 export const restoreBound = "30 seconds"
-/** How long the guest may take to settle before it is sealed, and QEMU to write the state. */
+/** How long the guest may take to become idle, and QEMU to write the state, when a template is sealed. */
 const sealBound = "60 seconds"
 
 /** Limits how long a stage of a start may take. */
@@ -37,20 +37,20 @@ export const bounded =
       orElse: () => Effect.fail(bootFailed(stage, machine)(new Error(`not done after ${duration}`)))
     })
 
-/** What else is done when a QEMU goes on with what was saved. */
+/** What else is done when a QEMU continues a parked machine. */
 export interface Steps {
   /**
-   * Completes the memory of this process, on which the devices' state bears when it is loaded. `VmLost` means the process:
-   * its end, where there is one, says more.
+   * Fills in the memory of this process, before the devices' state is loaded, which depends on it. `VmLost` means that the
+   * process could not be written; if it has ended, its exit is reported instead.
    */
   readonly fill: (pid: number) => Effect.Effect<void, SandboxError | VmLost>
-  /** Its guest will run from now on. */
+  /** Called when the state is loaded, just before the guest runs. */
   readonly running: () => void
-  /** See `guest/Channel`. */
+  /** The number of the channel's first stream; see `guest/Channel`. */
   readonly firstStream: number
 }
 
-/** Loads a template's state from a descriptor and lets its guest run. */
+/** Loads a machine's state from a descriptor and continues its guest. */
 export const load = (machine: Machine.Machine, fd: number, steps?: Steps) => {
   const failed = (error: Machine.MachineFailure): SandboxError =>
     error.killed ? fail(new NotStarted({ problem: error.problem })) : bootFailed("restore", machine)(error)
@@ -65,7 +65,7 @@ export const load = (machine: Machine.Machine, fd: number, steps?: Steps) => {
               machine.failure.pipe(
                 Effect.mapError(failed),
                 Effect.timeoutOrElse({
-                  duration: endSaidWithin,
+                  duration: exitKnownWithin,
                   orElse: () => Effect.fail(bootFailed("restore", machine)(error))
                 })
               )
@@ -82,6 +82,7 @@ export const load = (machine: Machine.Machine, fd: number, steps?: Steps) => {
   )
 }
 
+/** Waits until the agent is idle, then stops the machine and saves its state. */
 export const seal = Effect.fn("Vm.seal")(function* (
   shape: Shape,
   vm: Vm,
@@ -96,20 +97,20 @@ export const seal = Effect.fn("Vm.seal")(function* (
   }).pipe(Effect.scoped, Effect.mapError(failed), bounded(sealBound, "seal", machine))
 })
 
-/** Names of sockets in the run directory; removes what killed processes left there. */
+/** A new name for a socket in the run directory. Also removes what killed processes left there. */
 export const socketIn = (directory: string): string => {
   sweep(directory)
   return path.join(directory, temporaryName("seal"))
 }
 
-/** Stops a machine whose memory is a file of its own and writes the rest of it, its devices' state, to another file. */
+/** Stops a machine whose memory is a file, and writes its devices' state to another file. */
 export const saveState = Effect.fnUntraced(function* (
   machine: Machine.Machine,
   state: string,
   socketDirectory: string,
   uid: number | null
 ): Effect.fn.Return<void, Machine.MachineFailure | VmLost, Scope.Scope> {
-  // QEMU 7.2 saves to a socket or a program, and programs are denied to it: so a socket of ours writes the file.
+  // QEMU 7.2 can save to a socket or to a program, and it may not start programs; so it saves to a socket of ours.
   const socket = socketIn(socketDirectory)
   const received = yield* receiveFile(socket, state, uid)
   yield* machine.commands(
@@ -123,9 +124,9 @@ export const saveState = Effect.fnUntraced(function* (
 })
 
 const lost = (error: Error): Effect.Effect<never, VmLost> =>
-  Effect.fail(new VmLost({ problem: `its state cannot be kept: ${error.message}`, violation: false }))
+  Effect.fail(new VmLost({ problem: `its state cannot be saved: ${error.message}`, violation: false }))
 
-/** Listens on a socket of that name; `written` ends when one connection's bytes are in the file and on the disk. */
+/** Listens on a socket; `written` completes when all bytes of one connection are in the file and on the disk. */
 const receiveFile = Effect.fnUntraced(function* (
   socket: string,
   file: string,

@@ -1,25 +1,25 @@
 /**
- * The pages of a stopped machine's memory that are its own and not its template's, as the host's kernel knows them.
+ * Reads and writes the pages of a paused machine's memory that are its own and not its template's.
  *
- * A clone maps its template's memory privately, so a page is its own from the moment it is first written. Linux says which
- * ones those are (`/proc/PID/pagemap`) and lets the process that started QEMU read them (`/proc/PID/mem`). They are few and
- * read while the guest stands still. The other way, to let QEMU migrate a running guest, takes several times as long, and
- * under emulation (7.2, busy host) one guest copied so came up with a broken list in its kernel.
+ * A clone maps its template's memory privately, so a page becomes its own when it is first written. Linux reports which
+ * pages those are (`/proc/PID/pagemap`) and lets the process that started QEMU read them (`/proc/PID/mem`). They are few, and
+ * are read while the guest is paused. The alternative, QEMU's migration of a running guest, takes several times as long, and
+ * under emulation (QEMU 7.2, busy host) a guest copied that way once had a broken list in its kernel.
  */
 import * as fs from "node:fs"
 import { promisify } from "node:util"
 
-/** A piece of the memory, by its place in the memory file. */
+/** A piece of the memory; `at` is its offset in the memory file. */
 export interface Piece {
   readonly at: number
   readonly bytes: Buffer
 }
 
-/** The pages of one machine. */
+/** The own pages of one machine. */
 export interface OwnPages {
   /**
-   * Gives all of them and how many bytes they are; what finds no room in the memory that was made ready is given to `write`
-   * at once. Must have ended before `close`.
+   * Returns the pages and how many bytes they are. Pages that do not fit into the buffer allocated before are passed to
+   * `write` at once instead; `bytes` includes them. Must have ended before `close`.
    */
   readonly read: (
     write: (piece: Piece) => void
@@ -28,24 +28,24 @@ export interface OwnPages {
 }
 
 const pageSize = 4096
-/** Bytes read at once, and reads at once: the host's cores are free while the machine stands still. */
+/** Bytes per read, and reads at the same time: the host's cores are free while the machine is paused. */
 const atMost = 1024 * 1024
 const atOnce = 4
-/** So many foreign pages between two own ones are read with them: a system call costs more. */
+/** Up to this many pages between two own ones are read with them, because a second system call costs more. */
 const gap = 4
 const entrySize = 8
-/** Room is made ready for what there is before, a quarter more, and this; at most `maxRoom`. In bytes. */
+/** The buffer's size in bytes: the own pages before the pause, a quarter more, and this; at most `maxRoom`. */
 const slack = 8 * 1024 * 1024
 const maxRoom = 256 * 1024 * 1024
 
-/** A part of the memory file, in bytes, and where QEMU has it. */
+/** A part of the memory file, by offset and size in bytes, and its address in QEMU's memory. */
 interface Mapping {
   readonly address: number
   readonly offset: number
   readonly size: number
 }
 
-/** Where a process has a file in its memory: by its name, which is the same in both places also when it was removed. */
+/** Where a process maps a file. The file is found by its name, which `/proc` shows alike in both places, even if removed. */
 const mappingsOf = (pid: number, file: number): ReadonlyArray<Mapping> => {
   const name = fs.readlinkSync(`/proc/self/fd/${file}`)
   const found: Array<Mapping> = []
@@ -62,14 +62,14 @@ const mappingsOf = (pid: number, file: number): ReadonlyArray<Mapping> => {
 const readAll = (fd: number, into: Buffer, position: number): void => {
   for (let got = 0; got < into.length;) {
     const size = fs.readSync(fd, into, got, into.length - got, position + got)
-    if (size === 0) throw new Error("QEMU's memory cannot be read to its end")
+    if (size === 0) throw new Error("QEMU's memory cannot be read completely")
     got += size
   }
 }
 
 const readSome = promisify(fs.read)
 
-/** A run of pages to read: where QEMU has it and where it belongs. */
+/** A run of pages to read: its address in QEMU's memory and its offset in the memory file. */
 interface Run {
   readonly address: number
   readonly at: number
@@ -78,18 +78,18 @@ interface Run {
 
 const bytesOf = (list: ReadonlyArray<Run>): number => list.reduce((sum, it) => sum + it.size, 0)
 
-/** All of a process's private memory of a file of that size; throws where that cannot be had. */
+/** All private mappings of a file of that size in a process; throws unless they cover the whole file. */
 const wholeOf = (pid: number, file: number, size: number): ReadonlyArray<Mapping> => {
-  if (process.platform !== "linux") throw new Error("only Linux tells which pages of a process are its own")
+  if (process.platform !== "linux") throw new Error("only Linux reports which pages of a process are its own")
   const mappings = mappingsOf(pid, file)
   const mapped = mappings.reduce((sum, it) => sum + it.size, 0)
-  if (mapped !== size) throw new Error(`QEMU maps ${mapped} bytes of its memory's ${size}`)
+  if (mapped !== size) throw new Error(`QEMU maps ${mapped} of its memory's ${size} bytes`)
   return mappings
 }
 
 /**
- * Gives a process that stands still pages of its own in place of the file's, `file` and `size` as in `openOwnPages`. `next`
- * gives one piece after the other, and nothing after the last.
+ * Writes pages to the memory of a paused process, in place of the file's; `file` and `size` as in `openOwnPages`. `next`
+ * returns one piece after the other, and `undefined` after the last.
  */
 export const writeOwnPages = async (
   pid: number,
@@ -103,13 +103,13 @@ export const writeOwnPages = async (
     for (let piece = await next(); piece !== undefined; piece = await next()) {
       const { at, bytes } = piece
       for (let put = 0; put < bytes.length;) {
-        const place = at + put
-        const mapping = mappings.find((it) => it.offset <= place && place < it.offset + it.size)
-        if (mapping === undefined) throw new Error("a piece of memory that has no place")
-        const inside = place - mapping.offset
+        const offset = at + put
+        const mapping = mappings.find((it) => it.offset <= offset && offset < it.offset + it.size)
+        if (mapping === undefined) throw new Error("a piece is outside QEMU's memory")
+        const inside = offset - mapping.offset
         const size = Math.min(bytes.length - put, mapping.size - inside)
         const { bytesWritten } = await memory.write(bytes, put, size, mapping.address + inside)
-        if (bytesWritten === 0) throw new Error("QEMU's memory cannot be written to its end")
+        if (bytesWritten === 0) throw new Error("QEMU's memory cannot be written completely")
         put += bytesWritten
       }
     }
@@ -119,9 +119,9 @@ export const writeOwnPages = async (
 }
 
 /**
- * Opens the memory of a process of ours that maps `file` (`size` bytes) privately. Throws where that cannot be had: on
- * another system than Linux, or without the right to look into the process. `most` bytes of room are made ready; without
- * any, every piece is given away when it is read.
+ * Opens the memory of a child process that maps `file` (`size` bytes) privately. Throws on systems other than Linux, and
+ * without the right to read the process's memory. Allocates a buffer of at most `most` bytes; with 0, every piece goes to
+ * `write` when it is read.
  */
 export const openOwnPages = (pid: number, file: number, size: number, most = maxRoom): OwnPages => {
   const mappings = wholeOf(pid, file, size)
@@ -140,7 +140,7 @@ export const openOwnPages = (pid: number, file: number, size: number, most = max
     const table = entries.subarray(0, pages * entrySize)
     readAll(pagemap, table, (address / pageSize) * entrySize)
     const words = new Uint32Array(table.buffer, table.byteOffset, pages * 2)
-    // Bit 63: present, 62: swapped out, 61: of a file. One that is written is not of the file any more.
+    // Bit 63: present, 62: swapped out, 61: belongs to a file. A page that was written no longer belongs to the file.
     const isOwn = (page: number): boolean => {
       const flags = (words[2 * page + 1] ?? 0) >>> 29
       return flags === 0b100 || (flags & 0b010) !== 0
@@ -162,7 +162,7 @@ export const openOwnPages = (pid: number, file: number, size: number, most = max
   }
   const runs = (): ReadonlyArray<Run> => mappings.flatMap(runsOf)
 
-  // Touched now, so that nothing has to be found for it while the machine stands still.
+  // Filled, so that the kernel allocates its pages now and not while the machine is paused.
   const room = Buffer.alloc(Math.min(most, Math.ceil(bytesOf(runs()) * 1.25) + slack), 1)
 
   return {
@@ -178,7 +178,7 @@ export const openOwnPages = (pid: number, file: number, size: number, most = max
           if (fits) used += run.size
           for (let got = 0; got < run.size;) {
             const { bytesRead } = await readSome(memory, bytes, got, run.size - got, run.address + got)
-            if (bytesRead === 0) throw new Error("QEMU's memory cannot be read to its end")
+            if (bytesRead === 0) throw new Error("QEMU's memory cannot be read completely")
             got += bytesRead
           }
           if (fits) pieces.push({ at: run.at, bytes })

@@ -1,9 +1,9 @@
 /**
- * Parks a clone: what is its own of its memory, and its devices' state, go to a file, and its process ends. Another QEMU with
- * the same template and the same disk, given those pages, is the same machine again.
+ * Parks a clone: writes its own memory pages and its devices' state to a file, and ends its process. A new QEMU with the same
+ * template and the same disk, given those pages, continues the same machine.
  *
- * The file has no name from the moment it is made, as the disk has none, so that nothing stays behind however this process
- * ends; and it is used up by the QEMU that goes on with it, so no machine ever lives twice.
+ * Like the disk, the file is unlinked as soon as it is created, so nothing is left behind however this process ends. A parked
+ * machine that has been continued cannot be woken again, so no machine ever runs twice.
  */
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -20,25 +20,28 @@ import { makeDirectory } from "../internal/Files.ts"
 import { writeOwnPages } from "./OwnPages.ts"
 import * as Temporary from "../internal/Temporary.ts"
 
-/** A machine that runs, and what gives back its place on the host once it is dead. */
+/** A running machine. */
 export interface Running {
   readonly vm: Vm
+  /** Ends the machine, and then releases its capacity on the host. */
   readonly leave: Effect.Effect<void>
 }
 
-/** A machine that stands still and is all written down; it runs on when the scope closes, unless it is committed. */
+/** A paused machine that has been written to a file. It continues when the scope closes, unless it was committed. */
 export interface Prepared {
-  /** Ends the process, and gives the machine that can be woken in its place. */
+  /** Ends the process, and returns the parked machine. */
   readonly commit: Effect.Effect<Saved>
 }
 
-/** A machine without a process. */
+/** A parked machine: it has no process. */
 export interface Saved {
+  /** The size of its file. */
   readonly bytes: number
-  /** The same machine, running, before its HELLO. */
+  /** Continues the machine; it has had no HELLO yet. */
   readonly wake: Effect.Effect<Running, SandboxError, Scope.Scope>
-  /** It has run since, and so can never be woken again. */
+  /** Whether it has run since it was parked. Then it cannot be woken again. */
   readonly usedUp: () => boolean
+  /** Closes its file. */
   readonly discard: Effect.Effect<void>
 }
 
@@ -47,18 +50,18 @@ export interface Parker {
   readonly prepare: (vm: Vm) => Effect.Effect<Prepared, SandboxError, Scope.Scope>
 }
 
-/** Where parked machines are remains, and how much there may be of them. */
-export interface Place {
+/** Where parked machines are stored, and how much they may take. */
+export interface Storage {
   readonly capacity: Capacity["Service"]
   readonly directory: string
   readonly runDirectory: string
-  /** Bytes that there still is room for. */
+  /** The bytes that may still be written. */
   readonly room: () => number
-  /** So many bytes more are taken, or fewer when it is negative. */
+  /** Counts bytes as taken, or as free again if negative. */
   readonly taken: (bytes: number) => void
 }
 
-/** How long all of the saving may take. */
+/** How long parking may take. */
 const bound = "60 seconds"
 
 const failed = (kind: SnapshotFailed["kind"], problem: string, cause?: unknown): SandboxError =>
@@ -66,20 +69,20 @@ const failed = (kind: SnapshotFailed["kind"], problem: string, cause?: unknown):
 
 const problemOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))
 
-const notKept = (error: unknown): SandboxError => {
+const notParked = (error: unknown): SandboxError => {
   const problem = `it cannot be parked: ${problemOf(error)}`
   return failed(/ENOSPC|EDQUOT/.test(problem) ? "store-full" : "capture", problem, error)
 }
 
-const attempt = <A>(work: () => A): Effect.Effect<A, SandboxError> => Effect.try({ try: work, catch: notKept })
+const parkWork = <A>(work: () => A): Effect.Effect<A, SandboxError> => Effect.try({ try: work, catch: notParked })
 
-/** A run of bytes in the file, which begins with the state, and its place in memory. */
+/** A run of memory in the file: its offset in memory and its size. The runs follow the state, in order. */
 interface Stretch {
   readonly at: number
   readonly size: number
 }
 
-/** The open files of a parked machine: its own, and those that might be removed meanwhile. */
+/** The open files of a parked machine: its own, and the image's, which may be removed while it is parked. */
 interface Open {
   readonly file: number
   readonly root: number
@@ -90,10 +93,10 @@ const close = (files: Open): void => {
   for (const fd of Object.values(files)) fs.closeSync(fd)
 }
 
-/** What is to be put back cannot be read. */
+/** The saved memory cannot be read. */
 class Unreadable extends Error {}
 
-/** Makes them, or none; the first without a name. */
+/** Creates and unlinks the machine's file, and opens the image's; on an error nothing stays open. */
 const open = (directory: string, { root, scratch }: Remains["shape"]["image"]): Open => {
   makeDirectory(directory, 0o700)
   Temporary.sweep(directory)
@@ -112,18 +115,18 @@ const open = (directory: string, { root, scratch }: Remains["shape"]["image"]): 
   }
 }
 
-/** Stands for the content of a file that nobody writes to. */
+/** Identifies the content of a file, to detect a change. */
 const versionOf = (file: number): string => {
   const { ctimeNs, mtimeNs, size } = fs.fstatSync(file, { bigint: true })
   return [size, mtimeNs, ctimeNs].join(":")
 }
 
-/** Again, at its own place and with its own rights. */
-const again = (file: number, flags: string): Opening => [`/proc/self/fd/${file}`, flags]
+/** Opens the same file again, with its own offset and access mode. */
+const reopened = (file: number, flags: string): Opening => [`/proc/self/fd/${file}`, flags]
 
 /** Parks real machines. */
-export const make = (place: Place): Parker => {
-  /** A machine that was saved, and has no process any more. */
+export const make = (storage: Storage): Parker => {
+  /** A machine that was saved and whose process has ended. */
   const saved = (
     remains: Remains,
     files: Open,
@@ -164,20 +167,20 @@ export const make = (place: Place): Parker => {
     }
 
     const wake = Effect.fnUntraced(function* (): Effect.fn.Return<Running, SandboxError, Scope.Scope> {
-      if (used || closed) return yield* failed("damaged", "it was woken before")
+      if (used || closed) return yield* failed("damaged", "it has been woken already")
       if (versionOf(files.file) !== version) return yield* failed("damaged", "its file was changed while it was parked")
       const home = yield* Scope.fork(yield* Effect.scope)
       const vm = yield* Effect.gen(function* () {
-        const reserved = yield* place.capacity.reserve({ memoryMiB })
+        const reserved = yield* storage.capacity.reserve({ memoryMiB })
         const vm = yield* start(
           remains,
           [
-            again(remains.ram, qemu.atLeast(8, 2) ? "r" : "r+"),
+            reopened(remains.ram, qemu.atLeast(8, 2) ? "r" : "r+"),
             files.root,
             files.scratch,
             remains.overlay,
             remains.disk,
-            again(files.file, "r")
+            reopened(files.file, "r")
           ],
           "wake",
           {
@@ -186,7 +189,7 @@ export const make = (place: Place): Parker => {
                 Effect.tryPromise({
                   try: () => fill(pid),
                   catch: (error) => {
-                    const problem = `its memory cannot be put back: ${problemOf(error)}`
+                    const problem = `its memory cannot be restored: ${problemOf(error)}`
                     return error instanceof Unreadable
                       ? failed("damaged", problem, error)
                       : new VmLost({ problem, violation: false })
@@ -214,7 +217,7 @@ export const make = (place: Place): Parker => {
       discard: Effect.sync(() => {
         if (closed) return
         closed = true
-        place.taken(-bytes)
+        storage.taken(-bytes)
         close(files)
       })
     }
@@ -224,27 +227,27 @@ export const make = (place: Place): Parker => {
     prepare: Effect.fnUntraced(
       function* (vm: Vm) {
         const { parts } = vm
-        if (parts === undefined) return yield* failed("unsupported", "this session's VM was not cloned")
+        if (parts === undefined) return yield* failed("unsupported", "this session's VM is not a clone")
         const own = yield* ownPages(parts, 0)
-        const head = yield* attempt(() => headOf(parts.state))
-        const devices = yield* devicesFile(parts.shape, place.runDirectory)
-        let keeps = false
+        const head = yield* parkWork(() => headOf(parts.state))
+        const devices = yield* devicesFile(parts.shape, storage.runDirectory)
+        let committed = false
         let written = 0
         const files = yield* Effect.acquireRelease(
-          attempt(() => open(place.directory, parts.shape.image)),
+          parkWork(() => open(storage.directory, parts.shape.image)),
           (it) =>
             Effect.sync(() => {
-              if (keeps) return
+              if (committed) return
               close(it)
-              place.taken(-written)
+              storage.taken(-written)
             })
         )
-        /** Sees to it that what is written counts before it is there. */
+        /** Counts the bytes before it writes them. */
         const put = (bytes: Buffer, position: number): void => {
-          if (bytes.length > place.room()) {
-            throw new Error(`ENOSPC: there is no room for ${bytes.length} bytes more beside all that is remains`)
+          if (bytes.length > storage.room()) {
+            throw new Error(`ENOSPC: ${bytes.length} more bytes would exceed Snapshot.StoreLimit`)
           }
-          place.taken(bytes.length)
+          storage.taken(bytes.length)
           written += bytes.length
           for (let done = 0; done < bytes.length;) {
             done += fs.writeSync(files.file, bytes, done, bytes.length - done, position + done)
@@ -252,7 +255,7 @@ export const make = (place: Place): Parker => {
         }
         const standing = yield* standStill(parts, devices)
         const stretches: Array<Stretch> = []
-        const state = yield* attempt(() => {
+        const state = yield* parkWork(() => {
           const whole = wholeState(head, fs.readFileSync(devices))
           put(whole, 0)
           return whole
@@ -267,11 +270,11 @@ export const make = (place: Place): Parker => {
             problem = error
           }
         })
-        if (problem !== undefined) return yield* notKept(problem)
+        if (problem !== undefined) return yield* notParked(problem)
         return {
           commit: Effect.gen(function* () {
             standing.abandon()
-            keeps = true
+            committed = true
             const { disk, overlay, ram, shape, state: origin } = parts
             const remains: Remains = { shape, overlay, disk, ram, state: origin }
             const firstStream = parts.channel.nextStream()

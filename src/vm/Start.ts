@@ -1,4 +1,4 @@
-/** Starts VMs: by booting the image, from a template, and again from what was parked. */
+/** Starts VMs: boots the image, restores a template, or continues a parked machine. */
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import * as Observe from "../internal/Observe.ts"
@@ -16,7 +16,7 @@ import { bounded, load, restoreBound, seal, type Steps } from "./Migration.ts"
 
 /** How long a boot may take until the interpreters are warm; emulation on busy cores is slow. */
 const bootBound = "180 seconds"
-/** What is told to a machine that will be a template. */
+/** The handover to a machine that will become a template. */
 const handoverToBuild = (vm: Vm) =>
   vm.handover({ hostname: "template", env: {}, limits: defaults, network: null }, "build")
 
@@ -26,8 +26,8 @@ const sealable = (shape: Shape, vm: Vm, machine: Launched): Booted => ({
 })
 
 /**
- * Boots a machine from the image onto new RAM and disk files, and waits until its interpreters are warm. `ram` must have
- * its full size already; `disk` is an empty overlay.
+ * Boots a machine from the image with new RAM and disk files, and waits until its interpreters are warm. `ram` must already
+ * have its full size; `disk` is an empty overlay.
  */
 export const boot = Effect.fn("Vm.boot")(function* (
   shape: Shape,
@@ -62,8 +62,8 @@ export const boot = Effect.fn("Vm.boot")(function* (
 })
 
 /**
- * Goes on with copies of a template's memory and disk, to be sealed as another template: what is in the first one need not be
- * booted and warmed again.
+ * Continues from copies of a template's memory and disk, to be sealed as another template, so that nothing has to be booted
+ * and warmed again.
  */
 export const extend = Effect.fn("Vm.extend")(function* (
   shape: Shape,
@@ -85,7 +85,7 @@ export const extend = Effect.fn("Vm.extend")(function* (
   return sealable(shape, vm, machine)
 })
 
-/** Starts a clone from a template, up to the point where its guest runs; `handover` makes it somebody's. */
+/** Starts a clone from a template until its guest runs; `handover` then gives it an identity. */
 export const restore = Effect.fn("Vm.restore")(function* (
   shape: Shape,
   template: TemplateFiles
@@ -98,28 +98,28 @@ export const restore = Effect.fn("Vm.restore")(function* (
     [image.scratch, "r"],
     parts.overlay,
     parts.disk,
-    // Reading moves the place in the file, so QEMU has its own.
+    // Reading moves the file's offset, so QEMU gets a descriptor of its own.
     [template.state, "r"]
   ]
   return yield* start({ shape, ...parts }, files, "restore")
 }, Observe.timed(Telemetry.restoreDuration))
 
-/** Starts a QEMU with these files, from descriptor 5 on, loads the state in the last of them and lets its guest run. */
+/** Starts a QEMU with these files from descriptor 5 on, loads the state from the last of them and continues the guest. */
 export const start = Effect.fnUntraced(function* (
-  kept: Remains,
+  remains: Remains,
   files: ReadonlyArray<Opening>,
   kind: "restore" | "wake",
   steps?: Steps
 ): Effect.fn.Return<Vm, SandboxError, Scope.Scope> {
-  const { shape } = kept
+  const { shape } = remains
   const machine = yield* withOpen(files, (fds) => launch(shape, { kind }, fds))
-  const vm = yield* join(isolationOf(shape), machine, kept, steps?.firstStream)
-  // It is of no use to anybody, however long the scope stays open.
+  const vm = yield* join(isolationOf(shape), machine, remains, steps?.firstStream)
+  // The scope may stay open long after a failed start, so QEMU is killed at once.
   yield* load(machine, Fd.state, steps).pipe(Effect.onError(machine.notStarted))
   return vm
 })
 
-/** A VM over a machine that somebody else makes, and whose guest runs: what the test kit is made of. */
+/** Makes a VM from a machine whose guest already runs; the test kit passes its fake machines here. */
 export const over = Effect.fn("Vm.restore")(function* (
   isolation: Isolation,
   start: (ended: (end: Machine.End) => void) => Effect.Effect<Machine.Machine, SandboxError, Scope.Scope>

@@ -3,7 +3,7 @@ import { open } from "node:fs/promises"
 const block = 64 * 1024
 const read = 16 * block
 
-/** Copies a file into one that exists, without the parts that are zero: those of a machine's memory that it never touched. */
+/** Copies a file into an existing one and leaves holes for zero blocks, such as memory that a machine has never touched. */
 export const copySparse = async (from: string, to: string): Promise<void> => {
   const source = await open(from, "r")
   const target = await open(to, "r+")

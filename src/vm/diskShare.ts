@@ -1,4 +1,4 @@
 import { defaults } from "../Limits.ts"
 
-/** A share of the guest's disk in bytes; 0, for the agent, is all of it. */
+/** Converts a disk limit to bytes for the agent; the default limit, the whole disk, becomes 0, which means no limit. */
 export const diskShare = (mebibytes: number): number => (mebibytes === defaults.diskMiB ? 0 : mebibytes * 1024 * 1024)

@@ -35,7 +35,7 @@ const hello: Hello = {
 }
 const guestHello: GuestHello = { protocol: 1, ready: true, languages: ["python"], kernel: "6", agent: "1" }
 
-/** The guest's end, played by the test: what arrived, and raw bytes to send. */
+/** The guest's end of the connection: the frames that arrived, and raw bytes to send. */
 interface Guest {
   readonly frames: Array<Frame>
   readonly send: (bytes: Uint8Array) => void
@@ -52,14 +52,14 @@ const playGuest = (socket: Duplex): Guest => {
     send: (bytes) => void socket.write(bytes),
     next: (kind) =>
       Effect.callback((resume) => {
-        const look = (): void => {
+        const check = (): void => {
           const at = frames.findIndex((frame) => frame.kind === kind)
           if (at === -1) return
-          waiting.delete(look)
+          waiting.delete(check)
           resume(Effect.succeed(frames.splice(at, 1)[0] as Frame))
         }
-        waiting.add(look)
-        look()
+        waiting.add(check)
+        check()
       })
   }
   socket.on(
@@ -70,7 +70,7 @@ const playGuest = (socket: Duplex): Guest => {
       },
       onFrame: (frame) => {
         frames.push(frame)
-        for (const look of waiting) look()
+        for (const check of waiting) check()
       },
       onViolation: (problem) => {
         throw new Error(problem)
@@ -81,7 +81,7 @@ const playGuest = (socket: Duplex): Guest => {
   return guest
 }
 
-/** A channel that has shaken hands, and its guest. */
+/** A channel after its handshake, and its guest. */
 const connected = Effect.gen(function* () {
   const [ours, theirs] = duplexPair()
   const guest = playGuest(theirs)
@@ -93,7 +93,7 @@ const connected = Effect.gen(function* () {
   return { channel, guest, theirs }
 })
 
-/** Waits for what was sent to arrive, by no clock. */
+/** Waits, without a clock, until what was sent has arrived. */
 const until = (arrived: () => boolean) =>
   Effect.promise(() => setImmediate()).pipe(Effect.map(arrived), Effect.repeat({ until: (it) => it }))
 
@@ -101,24 +101,26 @@ const data = (stream: number, bytes: Uint8Array, flags: number = Sub.stdout): Bu
   encode(Kind.Data, stream, flags, bytes)
 
 describe("Channel", () => {
-  it.effect("takes the greeting of a guest that has booted, and the answer only in the epoch it asked in", () =>
-    Effect.gen(function* () {
-      const [ours, theirs] = duplexPair()
-      const guest = playGuest(theirs)
-      const channel = yield* Channel.make(ours)
-      guest.send(Buffer.concat([randomBytes(99), magic, Buffer.alloc(8), encodeJson(Kind.Hello, 0, guestHello)]))
-      assert.deepStrictEqual(yield* channel.greeting, guestHello)
-      const reply = yield* Effect.forkChild(channel.handshake(hello), { startImmediately: true })
-      yield* guest.next(Kind.Hello)
-      guest.send(
-        Buffer.concat([magic, Buffer.alloc(8, 7), encodeJson(Kind.Hello, 0, { ...guestHello, kernel: "old" })])
-      )
-      guest.send(Buffer.concat([magic, guest.epoch, encodeJson(Kind.Hello, 0, { ...guestHello, kernel: "new" })]))
-      assert.strictEqual((yield* Fiber.join(reply)).kernel, "new")
-    })
+  it.effect(
+    "takes the greeting of a booted guest, and accepts an answer to HELLO only in the epoch of that HELLO",
+    () =>
+      Effect.gen(function* () {
+        const [ours, theirs] = duplexPair()
+        const guest = playGuest(theirs)
+        const channel = yield* Channel.make(ours)
+        guest.send(Buffer.concat([randomBytes(99), magic, Buffer.alloc(8), encodeJson(Kind.Hello, 0, guestHello)]))
+        assert.deepStrictEqual(yield* channel.greeting, guestHello)
+        const reply = yield* Effect.forkChild(channel.handshake(hello), { startImmediately: true })
+        yield* guest.next(Kind.Hello)
+        guest.send(
+          Buffer.concat([magic, Buffer.alloc(8, 7), encodeJson(Kind.Hello, 0, { ...guestHello, kernel: "old" })])
+        )
+        guest.send(Buffer.concat([magic, guest.epoch, encodeJson(Kind.Hello, 0, { ...guestHello, kernel: "new" })]))
+        assert.strictEqual((yield* Fiber.join(reply)).kernel, "new")
+      })
   )
 
-  it.effect("sends notes at the pace of a guest that is slow to read", () =>
+  it.effect("sends notes only as fast as the guest reads", () =>
     Effect.gen(function* () {
       const { channel, guest, theirs } = yield* connected
       const stream = yield* channel.open({ method: "spawn" }, [])
@@ -137,7 +139,7 @@ describe("Channel", () => {
   )
 
   it.effect(
-    "opens as many streams as a guest takes; more wait for the end of one, in order, or for the channel's",
+    "opens at most as many streams as a guest allows; further ones wait, in order, until one ends or the channel fails",
     () =>
       Effect.gen(function* () {
         const { channel, guest, theirs } = yield* connected
@@ -163,9 +165,9 @@ describe("Channel", () => {
         assert.isUndefined(third?.pollUnsafe())
         yield* Scope.close(scopes[8] as Scope.Closeable, Exit.void)
         const id = yield* Fiber.join(third as Fiber.Fiber<Exit.Exit<number>>)
-        // The numbers go up in the order in which streams are opened.
+        // Streams are numbered in the order in which they are opened.
         assert.deepStrictEqual(id, Exit.succeed((opened[999] ?? 0) + 4))
-        // The end of one that had ended gives nothing back again.
+        // Closing the scope of a stream that has ended does not free a second slot.
         yield* Scope.close(scopes[7] as Scope.Closeable, Exit.void)
         yield* until(() => isOpen(1002))
         assert.isUndefined(last?.pollUnsafe())
@@ -175,7 +177,7 @@ describe("Channel", () => {
       }).pipe(Effect.scoped)
   )
 
-  it.effect("sends OPEN and inputs, gives events in order and ends", () =>
+  it.effect("sends OPEN and inputs, returns events in order, and ends", () =>
     Effect.gen(function* () {
       const { channel, guest } = yield* connected
       const stream = yield* channel.open({ method: "exec" }, [
@@ -240,7 +242,7 @@ describe("Channel", () => {
     }).pipe(Effect.scoped)
   )
 
-  it.effect("resets a stream whose reader leaves", () =>
+  it.effect("resets a stream when its scope closes", () =>
     Effect.gen(function* () {
       const { channel, guest } = yield* connected
       const scope = yield* Scope.make()
@@ -252,7 +254,7 @@ describe("Channel", () => {
     }).pipe(Effect.scoped)
   )
 
-  it.effect("fails what is pending when the connection ends", () =>
+  it.effect("fails pending and later calls when the connection ends", () =>
     Effect.gen(function* () {
       const { channel, guest, theirs } = yield* connected
       const stream = yield* channel.open({ method: "exec" }, [])
@@ -265,7 +267,7 @@ describe("Channel", () => {
     }).pipe(Effect.scoped)
   )
 
-  it.effect("counts a guest as lost that does not answer pings while it owes something", () =>
+  it.effect("fails with ChannelLost if the guest does not answer pings while a stream is open", () =>
     Effect.gen(function* () {
       const { channel, guest } = yield* connected
       const stream = yield* channel.open({ method: "exec" }, [])
@@ -279,19 +281,19 @@ describe("Channel", () => {
   const violations: ReadonlyArray<readonly [string, (stream: number) => Uint8Array]> = [
     ["more data than it has credit for", (id) => Buffer.concat([1, 2].map(() => data(id, randomBytes(200_000))))],
     ["an empty DATA frame", (id) => data(id, new Uint8Array())],
-    ["a RESET that is no JSON", (id) => encode(Kind.Reset, id, 0, Buffer.from("{"))],
+    ["a RESET that is not JSON", (id) => encode(Kind.Reset, id, 0, Buffer.from("{"))],
     ["a CREDIT of three bytes", (id) => encode(Kind.Credit, id, 0, Buffer.alloc(3))],
     [
       "credit without end",
       (id) => Buffer.concat([1, 2, 3].map(() => encode(Kind.Credit, id, 0, Buffer.alloc(4, 0x7f))))
     ],
     ["notes without end", (id) => Buffer.concat(Array.from({ length: 300 }, () => encodeJson(Kind.Note, id, {})))],
-    ["a HELLO that is not understood", () => encodeJson(Kind.Hello, 0, { protocol: 99 })],
+    ["a malformed HELLO", () => encodeJson(Kind.Hello, 0, { protocol: 99 })],
     ["an OPEN on the host's stream", (id) => encodeJson(Kind.Open, id, {})],
     ["an endless frame", (id) => Buffer.concat([Buffer.from([0, 0, 0, 0x7f]), Buffer.alloc(8, id)])]
   ]
   for (const [name, bytes] of violations) {
-    it.effect(`takes as a violation: ${name}`, () =>
+    it.effect(`fails with ChannelViolation on ${name}`, () =>
       Effect.gen(function* () {
         const { channel, guest } = yield* connected
         const stream = yield* channel.open({ method: "exec" }, [])
@@ -305,7 +307,7 @@ describe("Channel", () => {
     )
   }
 
-  it.effect("passes over garbage that could still be meant well, and frames of streams that have ended", () =>
+  it.effect("ignores data on unknown streams, refuses unknown methods and tolerates notes that are not JSON", () =>
     Effect.gen(function* () {
       const { channel, guest } = yield* connected
       guest.send(data(99, randomBytes(10)))
@@ -324,7 +326,7 @@ describe("Channel", () => {
     }).pipe(Effect.scoped)
   )
 
-  it.effect("writes as the guest grants credit, and says when the stream has ended before all was sent", () =>
+  it.effect("writes as the guest grants credit, and returns false if the stream ended before everything was sent", () =>
     Effect.gen(function* () {
       const { channel, guest } = yield* connected
       const stream = yield* channel.open({ method: "spawn" }, [])
@@ -352,7 +354,7 @@ describe("Channel", () => {
     }).pipe(Effect.scoped)
   )
 
-  it.effect("sends notes while the stream lives", () =>
+  it.effect("sends notes until the stream has ended", () =>
     Effect.gen(function* () {
       const { channel, guest } = yield* connected
       const stream = yield* channel.open({ method: "spawn" }, [])
@@ -372,7 +374,7 @@ describe("Channel", () => {
     }).pipe(Effect.scoped)
   )
 
-  it.effect("grants what was taken only when it is consumed", () =>
+  it.effect("grants credit for what was taken only when it is consumed", () =>
     Effect.gen(function* () {
       const { channel, guest } = yield* connected
       const stream = yield* channel.open({ method: "spawn" }, [])
@@ -390,7 +392,7 @@ describe("Channel", () => {
     }).pipe(Effect.scoped)
   )
 
-  it.effect("writes at the pace of the guest's credit, and ends a sub-channel", () =>
+  it.effect("writes as the guest's credit allows, and ends a sub-channel", () =>
     Effect.gen(function* () {
       const { channel, guest } = yield* connected
       const stream = yield* channel.open({ method: "file.write" }, [])
@@ -419,7 +421,7 @@ describe("Channel", () => {
     })
   )
 
-  it.effect("a writer that waits for credit is let go when the stream ends and when the channel does", () =>
+  it.effect("a writer that waits for credit returns false when the stream or the channel ends", () =>
     Effect.gen(function* () {
       const { channel, guest, theirs } = yield* connected
       const open = Effect.gen(function* () {

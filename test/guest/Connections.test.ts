@@ -3,12 +3,12 @@ import { duplexPair } from "node:stream"
 import * as Connections from "../../src/guest/Connections.ts"
 import { endFlag, type Frame, initialCredit, Kind } from "../../src/guest/Frame.ts"
 
-/** A guest's side, played by frames, and what the acceptor was told. */
+/** Connections with a fake guest that sends frames, and the calls that the acceptor received. */
 const play = () => {
   const [socket] = duplexPair()
   const written: Array<number> = []
   const violations: Array<string> = []
-  const told: Array<string> = []
+  const calls: Array<string> = []
   const opened: Array<Connections.Connection> = []
   const connections = Connections.make(
     socket,
@@ -22,21 +22,21 @@ const play = () => {
     connections.accept((connection) => {
       opened.push(connection)
       return {
-        data: (bytes) => told.push(`data ${bytes.length}`),
-        end: () => told.push("end"),
-        writable: () => told.push("writable"),
-        gone: () => told.push("gone")
+        data: (bytes) => calls.push(`data ${bytes.length}`),
+        end: () => calls.push("end"),
+        writable: () => calls.push("writable"),
+        gone: () => calls.push("gone")
       }
     })
   const frame = (kind: number, stream: number, flags = 0, payload: Uint8Array = new Uint8Array()): boolean => {
     const it: Frame = { kind, stream, flags, payload: Buffer.from(payload) }
     return connections.frame(it, { method: "connect", host: "a.example", port: 443 })
   }
-  return { connections, accept, frame, written, violations, told, opened }
+  return { connections, accept, frame, written, violations, calls, opened }
 }
 
 describe("connections that a guest opens", () => {
-  it("are refused when nobody takes them, or when they are not understood", () => {
+  it("are refused without an acceptor, or when malformed", () => {
     const it = play()
     it.frame(Kind.Open, 2)
     assert.deepStrictEqual(it.written, [Kind.Reset])
@@ -51,7 +51,7 @@ describe("connections that a guest opens", () => {
     assert.isEmpty(it.violations)
   })
 
-  it("carry data under credit both ways", () => {
+  it("carry data with credit in both directions", () => {
     const it = play()
     it.accept()
     it.frame(Kind.Open, 2)
@@ -61,17 +61,17 @@ describe("connections that a guest opens", () => {
     it.opened[0]?.consumed(initialCredit)
     assert.deepStrictEqual(it.written, [Kind.Credit])
     it.frame(Kind.Data, 2, endFlag, Buffer.alloc(5))
-    assert.deepStrictEqual(it.told, [`data ${initialCredit}`, "data 5", "end"])
-    // Never more than the guest grants.
+    assert.deepStrictEqual(it.calls, [`data ${initialCredit}`, "data 5", "end"])
+    // Never more than the guest has granted.
     assert.strictEqual(it.opened[0]?.send(Buffer.alloc(2 * initialCredit)), initialCredit)
     const grant = Buffer.alloc(4)
     grant.writeUInt32LE(10)
     it.frame(Kind.Credit, 2, 0, grant)
-    assert.strictEqual(it.told.at(-1), "writable")
+    assert.strictEqual(it.calls.at(-1), "writable")
     assert.strictEqual(it.opened[0]?.send(Buffer.alloc(100)), 10)
   })
 
-  it("end with a violation when the guest breaks the rules", () => {
+  it("end with a violation when the guest breaks the protocol", () => {
     const broken: ReadonlyArray<(it: ReturnType<typeof play>) => void> = [
       (it) => it.frame(Kind.Open, 2),
       (it) => it.frame(Kind.Data, 2, 0, Buffer.alloc(initialCredit + 1)),
@@ -89,7 +89,7 @@ describe("connections that a guest opens", () => {
     }
   })
 
-  it("are over once, and later frames are for nobody", () => {
+  it("end once, and later frames belong to no connection", () => {
     const it = play()
     it.accept()
     it.frame(Kind.Open, 2)
@@ -98,7 +98,7 @@ describe("connections that a guest opens", () => {
     it.frame(Kind.Reset, 2)
     it.opened[1]?.reset("refused", "no")
     it.connections.clear()
-    assert.deepStrictEqual(it.told, ["gone", "gone"])
+    assert.deepStrictEqual(it.calls, ["gone", "gone"])
     assert.isFalse(it.frame(Kind.Data, 2, 0, Buffer.alloc(1)))
     assert.isFalse(it.frame(Kind.Data, 4, 0, Buffer.alloc(1)))
     assert.strictEqual(it.opened[2]?.send(Buffer.alloc(1)), 0)
@@ -106,7 +106,7 @@ describe("connections that a guest opens", () => {
     assert.isEmpty(it.violations)
   })
 
-  it("have a bound", () => {
+  it("are limited in number", () => {
     const it = play()
     it.accept()
     for (let id = 2; id <= 20_000; id += 2) it.frame(Kind.Open, id)

@@ -21,7 +21,7 @@ const decoding = (): { readonly push: (bytes: Buffer) => void; readonly seen: Se
 const epoch = Buffer.from("0102030405060708", "hex")
 const opening = Buffer.concat([magic, epoch])
 
-/** Cuts bytes into pieces of random length. */
+/** Splits bytes into pieces of random length. */
 const pieces = (bytes: Buffer, random: () => number): Array<Buffer> => {
   const cut: Array<Buffer> = []
   for (let at = 0; at < bytes.length;) {
@@ -33,7 +33,7 @@ const pieces = (bytes: Buffer, random: () => number): Array<Buffer> => {
 }
 
 describe("Frame", () => {
-  it("gives back what was encoded, however the bytes are cut", () => {
+  it("decodes what was encoded, however the bytes are split", () => {
     for (let round = 0; round < 50; round++) {
       const payloads = [0, 1, 11, 12, 13, 4096, 70_000, maxPayload].map((size) => randomBytes(size))
       const bytes = Buffer.concat([
@@ -52,7 +52,7 @@ describe("Frame", () => {
     }
   })
 
-  it("throws away everything before the magic", () => {
+  it("discards everything before the magic", () => {
     const { push, seen } = decoding()
     push(Buffer.concat([randomBytes(100_000), magic.subarray(0, 9), randomBytes(3)]))
     push(magic.subarray(0, 15) as Buffer)
@@ -62,7 +62,7 @@ describe("Frame", () => {
     assert.strictEqual(seen.frames[0]?.payload.toString(), '{"protocol":1}')
   })
 
-  it("begins a new epoch when the magic stands where a frame would", () => {
+  it("begins a new epoch when the magic comes in place of a frame", () => {
     const { push, seen } = decoding()
     push(Buffer.concat([opening, encode(Kind.Ping, 0, 0, Buffer.alloc(8)), magic, Buffer.alloc(8, 9)]))
     push(encode(Kind.Pong, 0, 0, Buffer.alloc(8)))
@@ -73,7 +73,7 @@ describe("Frame", () => {
     )
   })
 
-  it("refuses a frame that is too long, at its header, and then ignores everything", () => {
+  it("reports a frame that is too long at its header, and then ignores everything", () => {
     const { push, seen } = decoding()
     const header = Buffer.alloc(12)
     header.writeUInt32LE(maxPayload + 1, 0)
@@ -83,7 +83,7 @@ describe("Frame", () => {
     assert.strictEqual(seen.frames.length, 0)
   })
 
-  it("refuses a kind that does not exist", () => {
+  it("reports an unknown kind", () => {
     for (const kind of [0, 10, 255]) {
       const { push, seen } = decoding()
       push(Buffer.concat([opening, encode(kind, 1, 0, Buffer.alloc(0))]))
@@ -91,7 +91,7 @@ describe("Frame", () => {
     }
   })
 
-  it("survives any bytes: at most one violation, never more than one frame held back", () => {
+  it("accepts any bytes: at most one violation, and no frame longer than allowed", () => {
     for (let round = 0; round < 300; round++) {
       const { push, seen } = decoding()
       const garbage = randomBytes(Math.floor(Math.random() * 20_000))

@@ -7,7 +7,7 @@ import { Sub } from "../../src/guest/Frame.ts"
 
 const bytes = (text: string): Uint8Array => Buffer.from(text)
 
-/** An inbox whose guest has said that execution 3 writes, and what was granted so far. */
+/** A buffer whose next bytes belong to execution 3, and the grants so far. */
 const make = () => {
   const granted: Array<number> = []
   const late = LateOutput.make((n) => void granted.push(n))
@@ -19,7 +19,7 @@ const shown = (pieces: ReadonlyArray<LateOutput.Late | LateOutput.Dropped>) =>
   pieces.map((it) => (it._tag === "Dropped" ? [it._tag, it.bytes] : [it._tag, it.stream, `${Buffer.from(it.bytes)}`]))
 
 describe("LateOutput", () => {
-  it.effect("keeps order and origin, and joins what belongs together", () =>
+  it.effect("keeps order and origin, and joins consecutive bytes of the same stream", () =>
     Effect.gen(function* () {
       const { granted, late } = make()
       late.data(Sub.stdout, bytes("a"))
@@ -50,7 +50,7 @@ describe("LateOutput", () => {
     })
   )
 
-  it.effect("lets go of what is too much in many small pieces, counts it, and grants it back at once", () =>
+  it.effect("drops bytes beyond the limit of pieces, counts them, and grants credit for them at once", () =>
     Effect.gen(function* () {
       const { granted, late } = make()
       for (let i = 0; i < 3000; i++) late.data(i % 2 === 0 ? Sub.stdout : Sub.stderr, bytes("x"))
@@ -65,7 +65,7 @@ describe("LateOutput", () => {
     })
   )
 
-  it.effect("holds many single bytes of one stream as one piece", () =>
+  it.effect("joins many single bytes of one stream into one piece", () =>
     Effect.gen(function* () {
       const { late } = make()
       for (let i = 0; i < 200_000; i++) late.data(Sub.stdout, bytes("y"))
@@ -76,7 +76,7 @@ describe("LateOutput", () => {
   )
 
   const nonsense = [null, 1, "x", { execution: "3" }, { execution: -1 }, { dropped: 1.5 }, { dropped: -4 }, {}]
-  it.effect("passes over notes that are not understood, and gives nothing of an unknown origin", () =>
+  it.effect("ignores malformed notes, and drops bytes of an unknown origin", () =>
     Effect.gen(function* () {
       const late = LateOutput.make(() => {})
       for (const note of nonsense) late.note(note)

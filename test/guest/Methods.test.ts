@@ -1,6 +1,6 @@
 /**
- * The protocol's golden messages: an example of each, decoded by the schemas here and by the agent's structs in Go
- * (`images/agent/**\/golden_test.go`), so that the two sides cannot drift apart. `npm run golden` writes them.
+ * The protocol's golden messages: examples of each message, decoded by the schemas here and by the agent's structs in Go
+ * (`images/agent/**\/golden_test.go`), so that both sides stay in agreement. `npm run golden` writes them.
  */
 import { assert, describe, it } from "@effect/vitest"
 import * as Option from "effect/Option"
@@ -22,12 +22,12 @@ const fieldsOf = (schema: Codec): ReadonlyArray<string> =>
   "fields" in schema && typeof schema.fields === "object" && schema.fields !== null ? Object.keys(schema.fields) : []
 
 describe("Methods", () => {
-  it("each has a name of its own, and examples", () => {
+  it("have unique names, and examples", () => {
     assert.deepStrictEqual(Object.keys(examples).sort(), all.map((it) => it.name).sort())
   })
 
   for (const method of all) {
-    it(`${method.name}: the examples decode, and hold every field of its request`, () => {
+    it(`${method.name}: the examples decode, and contain every field of the request`, () => {
       const { ends, notes, orders, requests } = examples[method.name] ?? assert.fail()
       for (const it of requests) assert.isTrue(decodes(method.request, it), JSON.stringify(it))
       for (const it of orders) assert.isTrue(decodes(method.orders, it), JSON.stringify(it))
@@ -47,7 +47,7 @@ describe("Methods", () => {
     assert.isTrue(decodes(Methods.WatchLine, lines.watch))
   })
 
-  it("the agent's tests read these messages", async () => {
+  it("the file that the agent's tests read has these messages", async () => {
     const methods = Object.fromEntries(
       Object.entries(examples).map(([method, { requests, ...rest }]) => [
         method,

@@ -14,7 +14,7 @@ const directory = Effect.acquireRelease(
   (path) => Effect.sync(() => rmSync(path, { recursive: true }))
 )
 
-/** Another process that imports the lock and runs `code` (an async function's body; `lock` and `Effect` are there). */
+/** Another process that runs `code` (an async function's body) with `withLock`, `path` and `Effect` in scope. */
 const other = (path: string, code: string) =>
   spawn(
     process.execPath,
@@ -30,7 +30,7 @@ const other = (path: string, code: string) =>
     { stdio: ["ignore", "pipe", "inherit"] }
   )
 
-it.live("two processes and two fibres never overlap", () =>
+it.live("two processes and two fibres never have the lock at the same time", () =>
   Effect.gen(function* () {
     const path = join(yield* directory, "lock")
     const counter = `${path}.count`
@@ -55,7 +55,7 @@ it.live("two processes and two fibres never overlap", () =>
   })
 )
 
-it.live("a holder that is killed lets go", () =>
+it.live("a process that is killed releases the lock", () =>
   Effect.gen(function* () {
     const path = join(yield* directory, "lock")
     const child = other(
@@ -69,7 +69,7 @@ it.live("a holder that is killed lets go", () =>
   })
 )
 
-it.live("waiting can be interrupted, says so after a second, and does not take the lock later", () =>
+it.live("waiting is reported after a second, can be interrupted, and then does not take the lock later", () =>
   Effect.gen(function* () {
     const path = join(yield* directory, "lock")
     const release = yield* Deferred.make<void>()
@@ -78,11 +78,11 @@ it.live("waiting can be interrupted, says so after a second, and does not take t
       withLock(path, Effect.andThen(Deferred.succeed(held, undefined), Deferred.await(release)))
     )
     yield* Deferred.await(held)
-    const told = yield* Deferred.make<void>()
+    const reported = yield* Deferred.make<void>()
     const waiter = yield* Effect.forkChild(
-      withLock(path, Effect.die("it got the lock"), { waiting: Effect.asVoid(Deferred.succeed(told, undefined)) })
+      withLock(path, Effect.die("it got the lock"), { waiting: Effect.asVoid(Deferred.succeed(reported, undefined)) })
     )
-    yield* Deferred.await(told)
+    yield* Deferred.await(reported)
     yield* Fiber.interrupt(waiter)
     yield* Deferred.succeed(release, undefined)
     yield* Fiber.join(holder)
@@ -90,7 +90,7 @@ it.live("waiting can be interrupted, says so after a second, and does not take t
   })
 )
 
-it.live("the failure inside passes through and the lock is free again", () =>
+it.live("an error of the effect passes through, and the lock is released", () =>
   Effect.gen(function* () {
     const path = join(yield* directory, "lock")
     assert.strictEqual(yield* Effect.flip(withLock(path, Effect.fail("no"))), "no")
@@ -98,7 +98,7 @@ it.live("the failure inside passes through and the lock is free again", () =>
   })
 )
 
-it.live("a place that cannot hold a lock is a typed failure", () =>
+it.live("a path that cannot be locked is a typed error", () =>
   Effect.gen(function* () {
     const path = join(yield* directory, "lock")
     writeFileSync(path, "")

@@ -6,7 +6,7 @@ import * as path from "node:path"
 import { isStale, sweep, temporaryName } from "../../src/internal/Temporary.ts"
 
 describe("Temporary", () => {
-  it("is in use while its maker lives, stale when it is gone, and nothing else is ever stale", () => {
+  it("a name is stale when the process that made it has ended, and other names are never stale", () => {
     const gone = spawnSync("true").pid
     for (const purpose of ["building", "removed", "clone", "seal"] as const) {
       const name = temporaryName(purpose)
@@ -25,7 +25,7 @@ describe("Temporary", () => {
     }
   })
 
-  it("sweeps what is stale, with all that is in it, and nothing else", () => {
+  it("sweeps stale files and directories, and nothing else", () => {
     const directory = fs.mkdtempSync(path.join(os.tmpdir(), "exec-sandbox-sweep-"))
     try {
       const gone = spawnSync("true").pid
@@ -43,7 +43,7 @@ describe("Temporary", () => {
     }
   })
 
-  it("never gives one name twice", () => {
+  it("never returns the same name twice", () => {
     assert.strictEqual(new Set(Array.from({ length: 1000 }, () => temporaryName("clone"))).size, 1000)
   })
 })

@@ -16,7 +16,7 @@ interface FakeClone {
   readonly dead: Deferred.Deferred<string>
 }
 
-/** A pool of clones that are numbers, and which of them are alive. */
+/** A pool whose clones are numbers, and the set of those that are alive. */
 const playPool = Effect.fnUntraced(function* (options: { readonly size: number; readonly fails?: () => boolean }) {
   const alive = new Set<number>()
   let made = 0
@@ -46,7 +46,7 @@ const playPool = Effect.fnUntraced(function* (options: { readonly size: number; 
 
 const ready = (pool: PoolActor.PoolActor<FakeClone>) => Effect.map(pool.state, ({ state }) => state.ready.length)
 
-/** Lets time pass until a state holds. */
+/** Advances the clock until a condition holds. */
 const until = <A>(effect: Effect.Effect<A>, holds: (value: A) => boolean) =>
   Effect.gen(function* () {
     for (let n = 0; n < 2000; n++) {
@@ -54,11 +54,11 @@ const until = <A>(effect: Effect.Effect<A>, holds: (value: A) => boolean) =>
       yield* Effect.yieldNow
       yield* TestClock.adjust("1 millis")
     }
-    assert.fail("it never came")
+    assert.fail("the condition never held")
   })
 
 describe("PoolActor", () => {
-  it.effect("fills, gives each clone once, refills, and its end leaves none but those given", () =>
+  it.effect("fills, gives each clone once, refills, and destroys all but the given ones when it closes", () =>
     Effect.gen(function* () {
       const { alive, close, pool } = yield* playPool({ size: 3 })
       yield* until(ready(pool), (it) => it === 3)
@@ -78,7 +78,7 @@ describe("PoolActor", () => {
     })
   )
 
-  it.effect("a clone that dies is replaced and never given; one that is discarded is gone at once", () =>
+  it.effect("destroys a discarded clone at once, and replaces an old one", () =>
     Effect.gen(function* () {
       const { alive, close, pool } = yield* playPool({ size: 1 })
       yield* until(ready(pool), (it) => it === 1)
@@ -95,7 +95,7 @@ describe("PoolActor", () => {
       assert.strictEqual(first?.number, 1)
       yield* until(ready(pool), (it) => it === 1)
       assert.deepStrictEqual([...alive], [2])
-      // Its age passes: another takes its place.
+      // It reaches its maximum age, and another one replaces it.
       yield* TestClock.adjust("60 seconds")
       yield* until(
         Effect.sync(() => [...alive].join()),
@@ -107,7 +107,7 @@ describe("PoolActor", () => {
     })
   )
 
-  it.effect("says why when making keeps failing, and tries again later", () =>
+  it.effect("reports why its clones keep failing, and tries again later", () =>
     Effect.gen(function* () {
       let broken = true
       const { close, pool } = yield* playPool({ size: 1, fails: () => broken })
@@ -125,8 +125,8 @@ describe("PoolActor", () => {
     })
   )
 
-  // With few steps before the other side's turn, the interrupt also falls between the pool's giving and the claimer's taking.
-  it.effect.each([2048, 7, 5, 4, 3])("a claim interrupted at its every step leaves nothing, %i steps a turn", (ops) =>
+  // With few operations per turn, the interrupt also comes between the pool's answer and the claimer's use of it.
+  it.effect.each([2048, 7, 5, 4, 3])("a claim interrupted at any step leaves nothing, at %i operations a turn", (ops) =>
     Effect.gen(function* () {
       for (let steps = 0; steps < 30; steps++) {
         const { alive, close, pool } = yield* playPool({ size: 1 }).pipe(
@@ -134,7 +134,7 @@ describe("PoolActor", () => {
         )
         yield* until(ready(pool), (it) => it === 1)
         const fiber = yield* Effect.scoped(Effect.andThen(pool.claim, Effect.never)).pipe(Effect.forkScoped)
-        // The two sides take turns; the interrupt falls between any two of them.
+        // The two fibres take turns; the interrupt comes between any two of them.
         const interrupter = yield* Effect.gen(function* () {
           for (let n = 0; n < steps; n++) yield* Effect.yieldNow
           fiber.interruptUnsafe()
@@ -148,7 +148,7 @@ describe("PoolActor", () => {
   )
 
   it.effect.prop(
-    "claims interrupted at any step, and an end at any step, leave nothing",
+    "claims interrupted at any step, and a pool closed at any step, leave nothing",
     [
       Schema.Array(Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 12 }))),
       Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 40 }))

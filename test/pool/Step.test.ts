@@ -13,7 +13,7 @@ const settings: PoolStep.Settings = {
   breakerMs: 1000
 }
 
-/** Plays messages in order, each with its time. */
+/** Applies messages in order, each at its time. */
 const play = (
   settings: PoolStep.Settings,
   ...messages: ReadonlyArray<readonly [now: number, message: PoolStep.Message]>
@@ -39,7 +39,7 @@ const failed = (id: number): PoolStep.Message => ({ _tag: "Failed", id, cause: "
 const died = (id: number): PoolStep.Message => ({ _tag: "Died", id, cause: "killed" })
 
 describe("PoolStep", () => {
-  it("fills to its size, so many at a time", () => {
+  it("fills to its size, at most `maxParallel` at a time", () => {
     const { log, state } = play(settings, [0, tick], [1, ready(1)], [2, ready(2)], [3, ready(3)])
     assert.deepStrictEqual(log, [[make(1), make(2)], [make(3)], [], []])
     assert.deepStrictEqual(
@@ -63,7 +63,7 @@ describe("PoolStep", () => {
     assert.strictEqual(PoolStep.wakeAt(state, 1100), undefined)
   })
 
-  it("a claim waits for a clone on its way when nobody else does, in order; others miss at once", () => {
+  it("a claim waits for a clone that is being restored if no other claim does; otherwise it misses at once", () => {
     const { log } = play(
       settings,
       [0, tick],
@@ -91,7 +91,7 @@ describe("PoolStep", () => {
     ])
   })
 
-  it("who left is not given anything", () => {
+  it("gives nothing to a claim that was cancelled", () => {
     const { last } = play(
       settings,
       [0, tick],
@@ -103,7 +103,7 @@ describe("PoolStep", () => {
     assert.deepStrictEqual(last, [make(3)])
   })
 
-  it("the last claim misses when the clone it waits for fails", () => {
+  it("a claim misses when the clone it waits for fails", () => {
     const { last } = play(settings, [0, tick], [1, started(1)], [2, claim(1)], [3, failed(1)])
     assert.deepStrictEqual(last, [
       { _tag: "Miss", claim: 1, kind: "none-ready", reason: "none of the pool's 3 clones is ready" },
@@ -111,7 +111,7 @@ describe("PoolStep", () => {
     ])
   })
 
-  it("the dead and the old are not given", () => {
+  it("does not give a dead clone or one that is too old", () => {
     const kind = "none-ready"
     const one = { ...settings, size: 1 }
     const { log } = play(one, [0, tick], [1, ready(1)], [2, died(1)], [3, claim(1)], [4, ready(2)], [10_004, claim(2)])
@@ -126,7 +126,7 @@ describe("PoolStep", () => {
     ])
   })
 
-  it("stops making after failures in a row, tries one later, and longer later each time", () => {
+  it("suspends making after failures in a row, then tries one clone, and suspends for longer each time", () => {
     const one = { ...settings, size: 2, maxParallel: 1 }
     const opened = play(one, [0, tick], [10, failed(1)], [20, failed(2)], [30, failed(3)])
     assert.deepStrictEqual(opened.last, [])
@@ -149,7 +149,7 @@ describe("PoolStep", () => {
     assert.deepStrictEqual(filling, [make(5)])
   })
 
-  it("clones that die one after another, unused, stop it as well", () => {
+  it("suspends making also when idle clones die one after another", () => {
     const one = { ...settings, size: 1 }
     const { state } = play(
       one,
@@ -177,7 +177,7 @@ describe("PoolStep", () => {
     ])
   })
 
-  /** What happens to a pool, with choices resolved against what exists at that moment. */
+  /** An event for a pool; `pick` chooses among the clones or claims that exist at that moment. */
   const Happening = Schema.Struct({
     kind: Schema.Literals([
       "claim",
@@ -201,7 +201,7 @@ describe("PoolStep", () => {
   })
 
   it.effect.prop(
-    "whatever happens: nothing given twice, dead or old; bounded; in order; every claim answered; nothing left",
+    "any events: no clone is given twice, dead or old; numbers are bounded; each claim is answered once, in order",
     [Arbitrary.array(Arbitrary.schema(Happening), { maxLength: 150 })],
     ([happenings]) =>
       Effect.sync(() => {
@@ -298,7 +298,7 @@ describe("PoolStep", () => {
               run(tick)
               break
             case "late":
-              // Said of a clone that is no longer the pool's.
+              // Messages about a clone that is no longer the pool's.
               for (const id of [...gone].slice(-2)) {
                 run(ready(id))
                 run(died(id))
@@ -306,7 +306,7 @@ describe("PoolStep", () => {
               }
           }
         }
-        // Left alone, with clones that come up, it is full after a while, without being asked.
+        // Without further events, and when clones can be made, the pool becomes full.
         run({ _tag: "Resize", size: 3 })
         for (let n = 0; n < 200; n++) {
           const making = some("making", 0)

@@ -19,7 +19,7 @@ const values = (input: Input, flag: string): ReadonlyArray<string> => {
 }
 
 describe("CommandLine", () => {
-  it("has nothing that is not asked for, and no network device", () => {
+  it("has no default devices and no network device", () => {
     for (const input of [boot, restore]) {
       const args = commandLine(input)
       for (const flag of ["-nodefaults", "-no-user-config", "-no-reboot"]) assert.include(args, flag)
@@ -27,7 +27,7 @@ describe("CommandLine", () => {
     }
   })
 
-  it("boots onto memory it shares and restores onto a private copy", () => {
+  it("boots with shared memory and restores with private memory", () => {
     assert.match(values(boot, "-object")[0] ?? "", /^memory-backend-file,id=ram,size=640M,mem-path=.*,share=on$/)
     assert.match(values(restore, "-object")[0] ?? "", /,share=off$/)
     assert.match(values({ ...restore, readonlyRam: true }, "-object")[0] ?? "", /,share=off,readonly=on,rom=off$/)
@@ -41,7 +41,7 @@ describe("CommandLine", () => {
     assert.deepStrictEqual(values(boot, "-incoming"), [])
   })
 
-  it("gives the TSC's frequency under emulation only: there its calibration can hang", () => {
+  it("sets the TSC's frequency only under emulation, where its calibration can hang", () => {
     assert.include(kernelCommandLine(boot), "tsc_early_khz=2600000")
     assert.notInclude(kernelCommandLine({ ...boot, accelerator: "kvm" }), "tsc_early_khz")
     assert.include(kernelCommandLine(boot), "init_on_alloc=0")
@@ -49,7 +49,7 @@ describe("CommandLine", () => {
     assert.notInclude(kernelCommandLine({ ...boot, start: { kind: "boot", tscKhz: null } }), "tsc_early_khz")
   })
 
-  it("lets programs have cmpxchg16b and not an emulated kernel, whose flags it spoils", () => {
+  it("offers cmpxchg16b to programs, but not to an emulated kernel, whose flags it can corrupt", () => {
     assert.deepStrictEqual(values(boot, "-cpu"), ["max,-erms,-fsrm"])
     assert.include(kernelCommandLine(boot), "clearcpuid=cx16")
     assert.notInclude(kernelCommandLine({ ...boot, accelerator: "kvm" }), "clearcpuid")
@@ -73,13 +73,13 @@ describe("CommandLine", () => {
     assert.deepStrictEqual(values({ ...hvf, accelerator: "kvm" }, "-M"), values(hvf, "-M"))
   })
 
-  it("denies QEMU programs, privileges and resource control where it has the filter", () => {
+  it("denies QEMU new programs, privileges and resource control where it supports the filter", () => {
     assert.deepStrictEqual(values(boot, "-sandbox"), [
       "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
     ])
   })
 
-  it("stacks a clone's disk on the template's and both on the image's", () => {
+  it("puts a clone's disk on the template's, and that on the image's", () => {
     const nodes = values(restore, "-blockdev").map(
       (text) =>
         JSON.parse(text) as { readonly "node-name": string; readonly "read-only": boolean; readonly backing?: string }
@@ -95,7 +95,7 @@ describe("CommandLine", () => {
     )
   })
 
-  it("takes a copy over into a file of its own, and does not run", () => {
+  it("loads a copy into a memory file of its own, and does not run", () => {
     const receive: Input = { ...restore, start: { kind: "receive" } }
     assert.match(values(receive, "-object").join(), /,share=on$/)
     assert.deepStrictEqual(values(receive, "-blockdev"), values(restore, "-blockdev"))
@@ -104,7 +104,7 @@ describe("CommandLine", () => {
     assert.notInclude(commandLine(restore), "-S")
   })
 
-  it("goes on from a copy of a template, on memory and disk of its own", () => {
+  it("continues from a copy of a template, with memory and disk of its own", () => {
     const extend: Input = { ...restore, start: { kind: "extend" } }
     assert.deepStrictEqual(values(extend, "-object"), values(boot, "-object"))
     assert.deepStrictEqual(values(extend, "-blockdev"), values(boot, "-blockdev"))

@@ -7,7 +7,7 @@ import * as Machine from "../../src/qemu/Machine.ts"
 import { isAlive } from "../support/processes.ts"
 
 const qemu = process.arch === "arm64" ? "qemu-system-aarch64" : "qemu-system-x86_64"
-/** A machine without a board: the monitor is all there is. */
+/** A machine without a board: it has only the monitor. */
 const bare: Machine.Launch = {
   argv: [
     qemu,
@@ -19,7 +19,7 @@ const bare: Machine.Launch = {
 }
 
 describe("Machine", () => {
-  it.live("runs commands in order and says why one was refused", () =>
+  it.live("runs commands in order and reports why one was refused", () =>
     Effect.gen(function* () {
       const machine = yield* Machine.launch(bare)
       const answers = yield* machine.commands({ execute: "qmp_capabilities" }, { execute: "query-status" })
@@ -41,7 +41,7 @@ describe("Machine", () => {
     })
   )
 
-  it.live("fails what is pending, and everything after, when it is killed", () =>
+  it.live("fails pending and later calls when it is killed", () =>
     Effect.gen(function* () {
       const machine = yield* Machine.launch(bare)
       yield* machine.commands({ execute: "qmp_capabilities" })
@@ -55,14 +55,14 @@ describe("Machine", () => {
     }).pipe(Effect.scoped)
   )
 
-  it.live("says what the program said when it ends at once", () =>
+  it.live("reports the program's output when it ends at once", () =>
     Effect.gen(function* () {
       const machine = yield* Machine.launch({ argv: ["sh", "-c", "echo no such machine >&2; exit 3"], files: [] })
       assert.strictEqual((yield* Effect.flip(machine.failure)).problem, "QEMU ended (exit code 3): no such machine")
     }).pipe(Effect.scoped)
   )
 
-  it.live("does not swallow an endless line, and bounds what it keeps of the console", () =>
+  it.live("fails on an endless line, and limits how much console output it keeps", () =>
     Effect.gen(function* () {
       const machine = yield* Machine.launch({ argv: ["sh", "-c", "cat /dev/zero >&2 & exec cat /dev/zero"], files: [] })
       assert.match((yield* Effect.flip(machine.failure)).problem, /line that is too long/)

@@ -1,22 +1,22 @@
-/** One store, several processes. */
+/** A store that several processes use. */
 import { assert, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { spawn } from "node:child_process"
 import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
-import * as TemplateStore from "../../src/vm/MachineStore.ts"
+import * as MachineStore from "../../src/vm/MachineStore.ts"
 
-/** Makes a small machine of each key, again and again. */
+/** A program that stores a small machine under each key, several times. */
 const program = (store: string, keys: ReadonlyArray<string>, times: number): string => `
   import * as Effect from "effect/Effect"
   import * as fs from "node:fs"
-  import * as TemplateStore from ${JSON.stringify(new URL("../../src/vm/MachineStore.ts", import.meta.url).href)}
-  const store = TemplateStore.make(${JSON.stringify(store)})
+  import * as MachineStore from ${JSON.stringify(new URL("../../src/vm/MachineStore.ts", import.meta.url).href)}
+  const store = MachineStore.make(${JSON.stringify(store)})
   const make = (key) => Effect.gen(function* () {
     const work = yield* store.workDirectory
-    for (const file of Object.values(TemplateStore.filesIn(work))) fs.writeFileSync(file, key.repeat(1000))
-    yield* store.keep(work, { key, image: "i", qemu: "q", accelerator: "tcg", memoryMiB: 1, createdAt: "2020" })
+    for (const file of Object.values(MachineStore.filesIn(work))) fs.writeFileSync(file, key.repeat(1000))
+    yield* store.commit(work, { key, image: "i", qemu: "q", accelerator: "tcg", memoryMiB: 1, createdAt: "2020" })
   }).pipe(Effect.scoped)
   const keys = ${JSON.stringify(keys)}
   for (let n = 0; n < ${times}; n++) for (const key of keys) {
@@ -26,12 +26,12 @@ const program = (store: string, keys: ReadonlyArray<string>, times: number): str
   }`
 
 it.live(
-  "two processes that make, remove and evict what a third lists: it sees whole ones, or none",
+  "a process that lists while two others store, remove and evict sees only complete machines",
   () =>
     Effect.gen(function* () {
       const directory = fs.mkdtempSync(path.join(os.tmpdir(), "exec-sandbox-store-"))
       yield* Effect.addFinalizer(() => Effect.sync(() => fs.rmSync(directory, { recursive: true })))
-      const store = TemplateStore.make(directory)
+      const store = MachineStore.make(directory)
       const ends: Array<readonly [code: number | null, said: string]> = []
       const children = [["a", "b"], ["c"]].map((keys) => {
         const child = spawn(process.execPath, ["--input-type=module", "-e", program(directory, keys, 20)], {
@@ -50,8 +50,8 @@ it.live(
           seen++
           assert.isAbove(bytes, 0)
           const problem = yield* store.verify(key)
-          // Whoever looks file by file may see it go or be made anew meanwhile; a half-written one is never seen.
-          assert.notMatch(problem ?? "", /is not what was sealed/)
+          // It may be removed or stored again while its files are checked, but it is never half-written.
+          assert.notMatch(problem ?? "", /does not match its hash/)
           yield* store.discard(store.list().length > 2 ? key : "none")
         }
         yield* Effect.yieldNow

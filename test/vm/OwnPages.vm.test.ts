@@ -1,4 +1,4 @@
-/** The pages of a process that are its own, of a QEMU without a machine. */
+/** Reads and writes the own pages of a QEMU process without a machine. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { Buffer } from "node:buffer"
@@ -11,7 +11,7 @@ import * as Machine from "../../src/qemu/Machine.ts"
 
 const page = 4096
 const size = 16 * 1024 * 1024
-/** Where the file has a page of its own, all of `f`; the rest are holes. */
+/** The one page of the file that is not a hole; it contains only `f`. */
 const filled = 2048
 
 const pieceOf = (at: number, pages: number, value: number): Piece => ({
@@ -19,7 +19,7 @@ const pieceOf = (at: number, pages: number, value: number): Piece => ({
   bytes: Buffer.alloc(pages * page, value)
 })
 
-/** The memory that the pieces make. */
+/** The memory after the pieces are written. */
 const memoryOf = (pieces: ReadonlyArray<Piece>): Buffer => {
   const whole = Buffer.alloc(size)
   whole.fill("f", filled * page, (filled + 1) * page)
@@ -48,12 +48,12 @@ const mapped = Effect.gen(function* () {
 })
 
 describe("own pages", () => {
-  it.live("what is written is read again, run by run, and the file stays as it is", () =>
+  it.live("reads back what was written, run by run, and does not change the file", () =>
     Effect.gen(function* () {
       const { file, pid, ram } = yield* mapped
       const given = [
         pieceOf(0, 1, 1),
-        // Near enough to be read with the one before, and with what lies between.
+        // Near enough to be read together with the one before.
         pieceOf(3, 1, 2),
         pieceOf(100, 700, 3),
         pieceOf(filled - 1, 1, 4),
@@ -97,17 +97,17 @@ describe("own pages", () => {
     }).pipe(Effect.scoped, Effect.provide(Host.layer))
   )
 
-  it.live("a process that does not map the file so, or is gone, is refused", () =>
+  it.live("refuses a process that does not map the whole file, or has ended", () =>
     Effect.gen(function* () {
       const { kill, pid, ram } = yield* mapped
       const other = fs.openSync("/dev/null", "r")
       yield* Effect.addFinalizer(() => Effect.sync(() => fs.closeSync(other)))
-      assert.throws(() => openOwnPages(pid, ram, size + page), `QEMU maps ${size} bytes of its memory's ${size + page}`)
-      assert.throws(() => openOwnPages(pid, other, size), "QEMU maps 0 bytes")
-      assert.throws(() => openOwnPages(process.pid, ram, size), "QEMU maps 0 bytes")
+      assert.throws(() => openOwnPages(pid, ram, size + page), `QEMU maps ${size} of its memory's ${size + page} bytes`)
+      assert.throws(() => openOwnPages(pid, other, size), "QEMU maps 0 of")
+      assert.throws(() => openOwnPages(process.pid, ram, size), "QEMU maps 0 of")
       const beyond = (): Promise<Piece> => Promise.resolve(pieceOf(size / page - 1, 2, 1))
       const error = yield* Effect.flip(Effect.tryPromise(() => writeOwnPages(pid, ram, size, beyond)))
-      assert.match(String(error.cause), /has no place/)
+      assert.match(String(error.cause), /outside QEMU's memory/)
       yield* kill
       assert.throws(() => openOwnPages(pid, ram, size), "ENOENT")
     }).pipe(Effect.scoped, Effect.provide(Host.layer))

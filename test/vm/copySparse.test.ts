@@ -5,7 +5,7 @@ import * as path from "node:path"
 import { copySparse } from "../../src/vm/copySparse.ts"
 
 describe("copySparse", () => {
-  it("copies every byte, over whatever was there, and leaves out what is zero", async () => {
+  it("copies every byte, replaces what was there, and leaves holes for zeros", async () => {
     const directory = fs.mkdtempSync(path.join(os.tmpdir(), "exec-sandbox-sparse-"))
     try {
       const [from, to] = [path.join(directory, "from"), path.join(directory, "to")]
