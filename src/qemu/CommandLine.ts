@@ -124,10 +124,13 @@ const blockdev = (disk: Disk): ReadonlyArray<string> => [
   })
 ]
 
+/** A machine that has a template's disk, or a copy of one, below its own: all but those that become a template. */
+const isCopy = ({ start: { kind } }: Input): boolean => kind === "restore" || kind === "wake" || kind === "receive"
+
 const disks = (input: Input): ReadonlyArray<Disk> => [
   { name: "root", fd: Fd.root, format: "raw", writable: false },
   { name: "scratch-base", fd: Fd.scratchBase, format: "qcow2", writable: false },
-  ...(input.start.kind === "restore" || input.start.kind === "receive"
+  ...(isCopy(input)
     ? [
         {
           name: "template-disk",

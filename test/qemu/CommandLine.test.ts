@@ -79,21 +79,23 @@ describe("CommandLine", () => {
     ])
   })
 
-  it("puts a clone's disk on the template's, and that on the image's", () => {
-    const nodes = values(restore, "-blockdev").map(
-      (text) =>
-        JSON.parse(text) as { readonly "node-name": string; readonly "read-only": boolean; readonly backing?: string }
-    )
-    assert.deepStrictEqual(
-      nodes.map((node) => [node["node-name"], node["read-only"], node.backing]),
-      [
-        ["root", true, undefined],
-        ["scratch-base", true, undefined],
-        ["template-disk", true, "scratch-base"],
-        ["scratch", false, "template-disk"]
-      ]
-    )
-  })
+  for (const kind of ["restore", "wake", "receive"] as const) {
+    it(`${kind}: puts a clone's disk on the template's, and that on the image's`, () => {
+      const nodes = values({ ...restore, start: { kind } }, "-blockdev").map(
+        (text) =>
+          JSON.parse(text) as { readonly "node-name": string; readonly "read-only": boolean; readonly backing?: string }
+      )
+      assert.deepStrictEqual(
+        nodes.map((node) => [node["node-name"], node["read-only"], node.backing]),
+        [
+          ["root", true, undefined],
+          ["scratch-base", true, undefined],
+          ["template-disk", true, "scratch-base"],
+          ["scratch", false, "template-disk"]
+        ]
+      )
+    })
+  }
 
   it("loads a copy into a memory file of its own, and does not run", () => {
     const receive: Input = { ...restore, start: { kind: "receive" } }

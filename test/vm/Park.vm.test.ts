@@ -30,6 +30,22 @@ const linkOf = (fd: string): string => {
 const files = () => fs.readdirSync("/proc/self/fd").filter((fd) => linkOf(fd).startsWith(`${store}/.parked-`))
 
 layer(shared, { excludeTestServices: true, timeout: "240 seconds" })("Park", (it) => {
+  it.effect(
+    "a woken session has the disk of what it was forked from, also where the guest's memory has no copy of it",
+    () =>
+      Effect.gen(function* () {
+        const parent = yield* session({ limits: { memoryMiB: 256 } })
+        yield* bash(parent, "head -c 8388608 /dev/urandom > data; sync")
+        const [child = parent] = (yield* parent.fork(1)).map(Result.getOrThrow)
+        const forget = child.run("sync; echo 3 > /proc/sys/vm/drop_caches", { user: "root" })
+        const before = yield* bash(child, "sha256sum data; dpkg-query -W | sha256sum")
+        yield* forget
+        assert.isTrue(yield* child.park)
+        yield* forget
+        assert.strictEqual(yield* bash(child, "sha256sum data; dpkg-query -W | sha256sum"), before)
+      }).pipe(Effect.scoped)
+  )
+
   it.effect("a parked session has no process, and continues unchanged when it is used", () =>
     Effect.gen(function* () {
       const before = new Set(qemus())
