@@ -206,7 +206,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
             assert.deepStrictEqual(why, {
               _tag: "PermissionDenied",
               rule: "EACCES",
-              grant: '{ user: "root" } has more rights'
+              grant: 'use { user: "root" }, which has more rights'
             })
           }
           assert.strictEqual(yield* files.readText("readonly"), "x\n")
