@@ -202,7 +202,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Por
         assert.strictEqual(again.message, `port ${first.port} of the host: another program listens there`)
         assert.strictEqual(yield* connect(first.port).all, "ECONNRESET")
         const waited = yield* Effect.flip(it.ports.waitFor(7100, "50 millis"))
-        assert.strictEqual(waited.message, "port 7100 of the guest: nobody listens there after 50 ms")
+        assert.strictEqual(waited.message, "port 7100 of the guest: no program listens there after 50 ms")
 
         // Many who wait cost hardly more than one, also when they leave.
         const many = Effect.forEach(
@@ -309,7 +309,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Por
 
         const nobody = yield* Effect.flip(it.http.get("http://localhost:8082/"))
         assert.strictEqual(nobody.reason._tag, "TransportError")
-        assert.match(String(nobody.reason.cause), /port 8082 of the guest: nobody listens there/)
+        assert.match(String(nobody.reason.cause), /port 8082 of the guest: no program listens there/)
         for (const url of ["https://localhost:8080/", "http://example.org:8080/", "http://10.0.0.1/"]) {
           assert.strictEqual((yield* Effect.flip(it.http.get(url))).reason._tag, "InvalidUrlError", url)
         }
