@@ -1,4 +1,4 @@
-/** Which evidence becomes which error; nothing is guessed from text. */
+/** The error of a task is decided by evidence from the guest, not guessed from its output. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type { Language } from "../../src/Execution.ts"
@@ -130,7 +130,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("out
     LimitExceeded: undefined,
     TaskFailed: "failed"
   }
-  describe("4: evidence to error", () => {
+  describe("4: evidence decides the error", () => {
     for (const tag of ["UnsupportedCommand", "PermissionDenied", "LimitExceeded", "TaskFailed"] as const) {
       it.effect(`${tag}: ${kinds[tag].length} kinds`, () =>
         Effect.gen(function* () {
@@ -146,7 +146,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("out
       )
     }
 
-    it.effect("what was caught is no failure, whatever it was", () =>
+    it.effect("an exception that the code catches is no failure", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         const cases: ReadonlyArray<readonly [Language, string]> = [
