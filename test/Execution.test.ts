@@ -11,7 +11,7 @@ const last: Execution.Event = { _tag: "Done", result: done }
 const out = (...bytes: ReadonlyArray<number>): Execution.Event => ({ _tag: "Stdout", bytes: Uint8Array.from(bytes) })
 const err = (...bytes: ReadonlyArray<number>): Execution.Event => ({ _tag: "Stderr", bytes: Uint8Array.from(bytes) })
 
-const said = (events: ReadonlyArray<Execution.Event>) =>
+const textsOf = (events: ReadonlyArray<Execution.Event>) =>
   Stream.fromIterable(events).pipe(
     Execution.text,
     Stream.map((event) => (event._tag === "Done" ? "Done" : `${event._tag} ${event.text}`)),
@@ -54,8 +54,8 @@ describe("Request", () => {
     ["a cwd longer than any path", { ...good, cwd: "/".repeat(4097) }, "cwd", /4096/],
     ["an unknown limit", { ...good, limits: { diskGiB: 1 } }, "limits.diskGiB", /no excess property/],
     ["an endless limit", { ...good, limits: { timeMs: Infinity } }, "limits.timeMs", /./],
-    ["a limit that is a text", { ...good, limits: { memoryMiB: "512" } }, "limits.memoryMiB", /./],
-    ["another way to handle output", { ...good, limits: { output: "drop" } }, "limits.output", /"truncate" \| "fail"/],
+    ["a limit that is a string", { ...good, limits: { memoryMiB: "512" } }, "limits.memoryMiB", /./],
+    ["an unknown value of output", { ...good, limits: { output: "drop" } }, "limits.output", /"truncate" \| "fail"/],
     ["no processes", { ...good, limits: { processes: 0 } }, "limits.processes", /./],
     ["negative output", { ...good, limits: { outputBytes: -1 } }, "limits.outputBytes", /./],
     ["too little memory", { ...good, limits: { memoryMiB: 127 } }, "limits.memoryMiB", /from 128 to 65536/],
@@ -75,7 +75,7 @@ describe("Request", () => {
       })
     )
   }
-  it.effect("takes any names the OS takes, and 16 MiB", () =>
+  it.effect("accepts any environment names that Linux allows, and 16 MiB of code", () =>
     Effect.gen(function* () {
       const code = "#".repeat(16 * 1024 * 1024)
       const env = { "a.b-c d": "1", ü: "" }
@@ -85,7 +85,7 @@ describe("Request", () => {
 })
 
 describe("settle", () => {
-  it.effect("gives a success with its value and exit code", () =>
+  it.effect("returns a success with its value and exit code", () =>
     Effect.gen(function* () {
       const settled = yield* ended(Effect.succeed(done)).pipe(Execution.settle)
       assert.deepStrictEqual(
@@ -97,7 +97,7 @@ describe("settle", () => {
   )
 
   for (const error of Object.values(failures)) {
-    it.effect(`gives ${error._tag} as a value with everything it carries`, () =>
+    it.effect(`returns ${error._tag} as a value with all its fields`, () =>
       Effect.gen(function* () {
         const settled = yield* ended(Effect.fail(error)).pipe(Execution.settle)
         assert.deepStrictEqual(
@@ -110,7 +110,7 @@ describe("settle", () => {
     )
   }
 
-  it.effect("leaves a failure of the sandbox an error, and the only one", () =>
+  it.effect("leaves only a failure of the sandbox an error", () =>
     Effect.gen(function* () {
       const flipped: SandboxError = yield* Effect.flip(ended(Effect.fail(notStarted)).pipe(Execution.settle))
       assert.strictEqual(flipped, notStarted)
@@ -119,7 +119,7 @@ describe("settle", () => {
 })
 
 describe("text", () => {
-  it.effect("gives the same text for every way to cut it", () =>
+  it.effect("gives the same text however the bytes are cut", () =>
     Effect.gen(function* () {
       const text = "aé€😀\ufeffz"
       const bytes = Buffer.from(text)
@@ -141,17 +141,21 @@ describe("text", () => {
   it.effect("keeps stdout and stderr apart and in order", () =>
     Effect.gen(function* () {
       const events = [out(0xe2, 0x82), err(0x78), err(0xc3), out(0xac), err(0xa9), last]
-      assert.deepStrictEqual(yield* said(events), ["Stderr x", "Stdout €", "Stderr é", "Done"])
+      assert.deepStrictEqual(yield* textsOf(events), ["Stderr x", "Stdout €", "Stderr é", "Done"])
     })
   )
 
-  it.effect("shows what is no UTF-8, and an unfinished character before the result", () =>
+  it.effect("replaces bytes that are not UTF-8, and an incomplete character before the result", () =>
     Effect.gen(function* () {
-      assert.deepStrictEqual(yield* said([out(0xff, 0x61), err(0xf0, 0x9f), last]), ["Stdout �a", "Stderr �", "Done"])
+      assert.deepStrictEqual(yield* textsOf([out(0xff, 0x61), err(0xf0, 0x9f), last]), [
+        "Stdout �a",
+        "Stderr �",
+        "Done"
+      ])
     })
   )
 
-  it.effect("shows an unfinished character before the error too, and begins anew each time", () =>
+  it.effect("replaces an incomplete character before the error too, and starts fresh on each run", () =>
     Effect.gen(function* () {
       const seen: Array<string> = []
       const events = Stream.concat(Stream.fromIterable([out(0x61, 0xe2)]), Stream.fail("no" as const)).pipe(

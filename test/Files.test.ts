@@ -8,7 +8,7 @@ describe("names", () => {
     Effect.sync(() => {
       for (let round = 0; round < 3000; round++) {
         const bytes = randomBytes(round % 12)
-        // More of what is nearly UTF-8: first bytes, continuations, surrogates in UTF-8.
+        // Every third round has bytes that are nearly UTF-8: lead bytes, continuations, encoded surrogates.
         for (let i = 0; i < bytes.length; i++)
           if (round % 3 === 0) bytes[i] = [0xed, 0xa0, 0x80, 0xf0, 0xc3, 0xe2][(bytes[i] ?? 0) % 6] ?? 0
         const name = nameFromBytes(bytes)

@@ -9,7 +9,7 @@ import { fail, InvalidInput, OutcomeUnknown } from "../src/SandboxError.ts"
 import { done, failures, notStarted } from "./support/failures.ts"
 import { receipt } from "./support/receipts.ts"
 
-/** Fails with each error in turn, then succeeds; counts how often it was tried. */
+/** An effect that fails with each error in turn and then succeeds, and the number of its attempts. */
 const failing = (errors: ReadonlyArray<Execution.Failure>) => {
   const attempts = { count: 0 }
   const effect = Effect.suspend(() => {
@@ -20,12 +20,12 @@ const failing = (errors: ReadonlyArray<Execution.Failure>) => {
 }
 
 describe("retrySafe", () => {
-  it.effect("waits, longer each time, and gives the success", () =>
+  it.effect("waits longer each time, and returns the success", () =>
     Effect.gen(function* () {
       const { attempts, effect } = failing([notStarted, notStarted])
       const fiber = yield* Effect.forkChild(effect.pipe(Sandbox.retrySafe()), { startImmediately: true })
       assert.strictEqual(attempts.count, 1)
-      yield* TestClock.adjust("79 millis") // 100 ms varied by a fifth
+      yield* TestClock.adjust("79 millis") // 100 ms, varied by up to a fifth
       assert.strictEqual(attempts.count, 1)
       yield* TestClock.adjust("42 millis")
       assert.strictEqual(attempts.count, 2)
@@ -35,7 +35,7 @@ describe("retrySafe", () => {
     })
   )
 
-  it.effect("gives up after five more tries with the last error", () =>
+  it.effect("fails with the last error after five retries", () =>
     Effect.gen(function* () {
       const { attempts, effect } = failing(Array.from({ length: 50 }, () => notStarted))
       const fiber = yield* Effect.forkChild(Effect.flip(effect.pipe(Sandbox.retrySafe())))

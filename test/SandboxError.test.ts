@@ -7,9 +7,9 @@ const ended = (outcome: Effect.Effect<Execution.Result, Execution.Failure>) => o
 
 describe("catchTag", () => {
   const all: ReadonlyArray<Execution.Failure> = [...Object.values(failures), notStarted]
-  it.effect("tells all five apart, leaving no error", () =>
+  it.effect("handles each of the five errors, and leaves none", () =>
     Effect.gen(function* () {
-      const said: Array<string> = []
+      const handledAs: Array<string> = []
       for (const error of all) {
         const handled: Effect.Effect<string> = ended(Effect.fail(error)).pipe(
           Effect.map((result) => result.stdout),
@@ -21,13 +21,13 @@ describe("catchTag", () => {
             SandboxError: (it) => Effect.succeed(it.retry)
           })
         )
-        said.push(yield* handled)
+        handledAs.push(yield* handled)
       }
-      assert.deepStrictEqual(said, ["file /etc/shadow", "command nope", "time 1", "ExitCode", "safe"])
+      assert.deepStrictEqual(handledAs, ["file /etc/shadow", "command nope", "time 1", "ExitCode", "safe"])
     })
   )
 
-  it.effect("opens a reason of the fifth", () =>
+  it.effect("catchReason opens the reason of a SandboxError", () =>
     Effect.gen(function* () {
       const handled = ended(Effect.fail(notStarted)).pipe(
         Effect.catchReason("SandboxError", "NotStarted", (reason) => Effect.succeed(reason.problem))

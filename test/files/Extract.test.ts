@@ -11,8 +11,8 @@ import { tree } from "../../src/files/HostTree.ts"
 
 const bounds: Bounds = { maxBytes: 1024 * 1024, maxEntries: 100, outsideLinks: "refuse" }
 
-/** A directory with a target in it, and a file beside it that no archive may reach. */
-const place = Effect.acquireRelease(
+/** A directory with a target in it, and next to that a file that no archive may reach. */
+const hostDirectory = Effect.acquireRelease(
   Effect.sync(() => {
     const host = fs.mkdtempSync(join(tmpdir(), "exec-sandbox-extract-"))
     fs.mkdirSync(join(host, "target"))
@@ -28,9 +28,9 @@ const archiveOf = (entries: ReadonlyArray<Tar.Entry>) =>
 const unpack = (host: string, archive: Stream.Stream<Uint8Array, Tar.TarError>, given: Partial<Bounds> = {}) =>
   extract(archive, Buffer.from(join(host, "target")), { ...bounds, ...given })
 
-/** Sets a field of an entry that no constructor would set, as a hostile archive may. */
+/** Changes the header of an entry to what no constructor makes, as a hostile archive may. */
 const hostile = (entry: Tar.Entry, header: Partial<Tar.Header>): Tar.Entry => ({
-  // A body is not sent for what has no size.
+  // An entry without size has no body.
   body: header.size === 0 ? Stream.empty : entry.body,
   header: { ...entry.header, ...header }
 })
@@ -40,7 +40,7 @@ const file = (path: string) => Tar.file(path, "evil")
 describe("extraction on the host", () => {
   it.effect("makes files, directories and links as they are in the archive", () =>
     Effect.gen(function* () {
-      const host = yield* place
+      const host = yield* hostDirectory
       const mtime = new Date(1_600_000_000_000)
       const count = yield* unpack(
         host,
@@ -76,7 +76,7 @@ describe("extraction on the host", () => {
     ["..", [file("../outside")], /\.\./],
     [".. in the middle", [Tar.directory("a"), file("a/../../outside")], /\.\./],
     [
-      ".. in a record of ours",
+      ".. in a PAX record",
       [Tar.file("x", "", { pax: { "EXECSANDBOX.path": Buffer.from("../outside").toString("hex") } })],
       /\.\./
     ],
@@ -85,12 +85,12 @@ describe("extraction on the host", () => {
     ["a link to the outside", [Tar.symlink("l", "../outside")], /outside/],
     ["an absolute link", [Tar.symlink("l", "/etc/passwd")], /outside/],
     [
-      "a link that leads through another",
+      "a link that leads outside through another",
       [Tar.directory("d/e"), Tar.symlink("d/e/up", "../.."), Tar.symlink("d/e/l", "up/../outside")],
       /outside/
     ],
     [
-      "a link through a name that may be the same file",
+      "a link through a name that may be another link's on a file system that ignores case",
       [Tar.directory("d/e"), Tar.symlink("d/e/up", "../.."), Tar.symlink("d/e/l", "UP/../../outside")],
       /outside/
     ],
@@ -103,14 +103,14 @@ describe("extraction on the host", () => {
     ["a hard link", [Tar.hardlink("h", "../outside")], /Hardlink/],
     ["a device", [hostile(file("d"), { type: "CharDevice", size: 0, devMajor: 1, devMinor: 5 })], /CharDevice|archive/],
     ["a FIFO", [hostile(file("p"), { type: "Fifo", size: 0 })], /Fifo|archive/],
-    ["something unknown", [hostile(file("v"), { type: "Other", typeflag: "V" })], /Other|archive/],
+    ["an unknown type of entry", [hostile(file("v"), { type: "Other", typeflag: "V" })], /Other|archive/],
     ["a file as the tree itself", [file(".")], /itself/],
-    ["records of others", [Tar.file("f", "", { pax: { "SCHILY.xattr.user.x": "1" } })], /records/]
+    ["unknown PAX records", [Tar.file("f", "", { pax: { "SCHILY.xattr.user.x": "1" } })], /records/]
   ]
   for (const [what, entries, problem] of attacks) {
     it.effect(`refuses ${what}`, () =>
       Effect.gen(function* () {
-        const host = yield* place
+        const host = yield* hostDirectory
         const error = yield* Effect.flip(unpack(host, archiveOf(entries)))
         assert.strictEqual(error._tag, "Unsafe")
         if (error._tag === "Unsafe") assert.match(error.problem, problem)
@@ -121,9 +121,9 @@ describe("extraction on the host", () => {
     )
   }
 
-  it.effect("a file in the place of a directory's parent fails, and nothing is followed", () =>
+  it.effect("a file below another file fails, and so does a file that is there twice", () =>
     Effect.gen(function* () {
-      const host = yield* place
+      const host = yield* hostDirectory
       const error = yield* Effect.flip(unpack(host, archiveOf([file("a"), file("a/b")])))
       assert.strictEqual(error._tag, "HostFailed")
       const twice = yield* Effect.flip(unpack(host, archiveOf([file("c"), file("c")])))
@@ -132,9 +132,9 @@ describe("extraction on the host", () => {
     })
   )
 
-  it.effect("leaves out links that lead outside when asked to, and no others", () =>
+  it.effect("leaves out links that lead outside with `skip`, and no others", () =>
     Effect.gen(function* () {
-      const host = yield* place
+      const host = yield* hostDirectory
       const entries = [Tar.symlink("in", "f"), Tar.symlink("out", "/etc/passwd"), Tar.file("f", "1")]
       const count = yield* unpack(host, archiveOf(entries), { outsideLinks: "skip" })
       assert.deepStrictEqual(count, { entries: 2, bytes: 1, skipped: 1 })
@@ -142,9 +142,9 @@ describe("extraction on the host", () => {
     })
   )
 
-  it.effect("bounds bytes and entries before they are written", () =>
+  it.effect("checks the bounds before anything is written", () =>
     Effect.gen(function* () {
-      const host = yield* place
+      const host = yield* hostDirectory
       const large = yield* Effect.flip(unpack(host, archiveOf([Tar.file("f", "12345")]), { maxBytes: 4 }))
       assert.deepStrictEqual([large._tag, fs.readdirSync(join(host, "target"))], ["Excess", []])
       const many = Array.from({ length: 5 }, (_, i) => Tar.file(`d/${i}`, ""))
@@ -157,15 +157,15 @@ describe("extraction on the host", () => {
     })
   )
 
-  it.effect("an archive that is cut off, is none, or never says anything is refused", () =>
+  it.effect("refuses an archive that is cut off, invalid, or endless without content", () =>
     Effect.gen(function* () {
-      const host = yield* place
+      const host = yield* hostDirectory
       const whole = Buffer.concat(yield* Stream.runCollect(archiveOf([Tar.file("f", randomBytes(5000))])))
       for (const bytes of [whole.subarray(0, 3000), randomBytes(2048)]) {
         const error = yield* Effect.flip(unpack(host, Stream.make(new Uint8Array(bytes))))
         assert.strictEqual(error._tag, "Unsafe")
       }
-      // Zeros after the end of the archive, without an end of their own.
+      // Endless zeros after the end of the archive.
       const endless = Stream.concat(archiveOf([]), Stream.forever(Stream.make(new Uint8Array(65_536))))
       assert.strictEqual((yield* Effect.flip(unpack(host, endless)))._tag, "Unsafe")
       const record = Buffer.concat(
@@ -178,9 +178,9 @@ describe("extraction on the host", () => {
     })
   )
 
-  it.effect("a tree of this host comes back as it was", () =>
+  it.effect("a tree of the host comes back as it was", () =>
     Effect.gen(function* () {
-      const host = yield* place
+      const host = yield* hostDirectory
       const source = join(host, "source")
       fs.mkdirSync(join(source, "d"), { recursive: true })
       fs.writeFileSync(join(source, "d/f"), randomBytes(200_000), { mode: 0o600 })
@@ -201,7 +201,7 @@ describe("extraction on the host", () => {
   )
 })
 
-/** A header with its body and padding; the checksum is made right again. */
+/** A header with its body and padding, and a correct checksum. */
 const headerAt = (archive: Buffer, at: number): Buffer => {
   const size = Number.parseInt(archive.toString("latin1", at + 124, at + 135), 8)
   const entry = Buffer.from(archive.subarray(at, at + 512 + Math.ceil(size / 512) * 512))

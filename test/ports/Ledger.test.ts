@@ -2,7 +2,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as PortLedger from "../../src/ports/Ledger.ts"
 
 describe("PortLedger", () => {
-  it("tells what went through while it recorded, of ports that were open then", () => {
+  it("a recording has the traffic of its time, for the ports that were open then", () => {
     const ledger = PortLedger.make()
     const early = ledger.begin(80, "127.0.0.1", 5000)
     early.bytesIn = 7
@@ -20,7 +20,7 @@ describe("PortLedger", () => {
       { guestPort: 80, host: "127.0.0.1", port: 5000, ...quiet, connections: 1, bytesIn: 3 },
       { guestPort: 83, host: "127.0.0.1", port: 5002, ...quiet, refused: 1 }
     ])
-    // One that begins later does not see the port that is closed, and the HTTP client only where it was used.
+    // A later recording does not contain the closed port, and the HTTP client's port only because it was used.
     const second = ledger.record()
     http.connections++
     assert.deepStrictEqual(second.uses(), [

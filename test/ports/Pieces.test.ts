@@ -2,7 +2,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Pieces from "../../src/ports/Pieces.ts"
 
 describe("Pieces", () => {
-  it("joins small pieces and cuts large ones, and keeps every byte in its place", () => {
+  it("joins small pieces and cuts large ones, and keeps the order of all bytes", () => {
     const pieces = Pieces.make()
     const whole = Buffer.from(Array.from({ length: 300_000 }, (_, n) => n % 251))
     for (let at = 0; at < 10_000; at++) pieces.push(whole.subarray(at, at + 1))

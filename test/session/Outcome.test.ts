@@ -41,9 +41,9 @@ const command = (kind: Evidence["commands"][number]["kind"], exitCode: number): 
 
 const cases: ReadonlyArray<readonly [string, Evidence, Partial<Outcome> & { readonly _tag: Outcome["_tag"] }, string]> =
   [
-    ["a good end", nothing, { _tag: "Success" }, "completed"],
+    ["a success", nothing, { _tag: "Success" }, "completed"],
     [
-      "a good end that met a missing command and the process limit on its way",
+      "a success after a missing command and the process limit",
       { ...nothing, commands: [{ name: "x", kind: "not-found", path: null }], limits: [processes] },
       { _tag: "Success" },
       "completed"
@@ -69,7 +69,7 @@ const cases: ReadonlyArray<readonly [string, Evidence, Partial<Outcome> & { read
       "unsupported"
     ],
     [
-      "a file that is no program",
+      "a file that is not a program",
       command("not-executable", 126),
       { _tag: "UnsupportedCommand", kind: "executable", name: "/tmp/foo" },
       "unsupported"
@@ -121,30 +121,30 @@ const cases: ReadonlyArray<readonly [string, Evidence, Partial<Outcome> & { read
     ],
     ["a full disk", raised({ errno: "ENOSPC" }), { _tag: "LimitExceeded", limit: "disk" }, "disk-limit"],
     [
-      "a full disk of which the guest says how full",
+      "a full disk with the guest's numbers",
       raised({ errno: "ENOSPC" }, { limits: [disk] }),
       { _tag: "LimitExceeded", limit: "disk", allowed: 4096, observed: 4096 },
       "disk-limit"
     ],
     [
-      "a command that failed having filled the disk",
+      "a command that filled the disk and failed",
       { ...nothing, exitCode: 1, limits: [disk] },
       { _tag: "LimitExceeded", limit: "disk", allowed: 4096, observed: 4096 },
       "disk-limit"
     ],
     [
-      "a child of Python that failed having filled the disk",
+      "a child of Python that filled the disk and failed",
       raised({ type: "CalledProcessError" }, { limits: [disk] }),
       { _tag: "LimitExceeded", limit: "disk" },
       "disk-limit"
     ],
     [
-      "an exception of its own on a full disk",
+      "an unrelated exception on a full disk",
       raised({ type: "ValueError" }, { limits: [disk] }),
       { _tag: "TaskFailed" },
       "failed"
     ],
-    ["a good end on a full disk", { ...nothing, limits: [disk] }, { _tag: "Success" }, "completed"],
+    ["a success on a full disk", { ...nothing, limits: [disk] }, { _tag: "Success" }, "completed"],
     [
       "a missing command on a full disk",
       { ...command("not-found", 127), limits: [disk] },
@@ -157,7 +157,7 @@ const cases: ReadonlyArray<readonly [string, Evidence, Partial<Outcome> & { read
       { _tag: "LimitExceeded", limit: "file-size", allowed: 1024, observed: 1024 },
       "file-size-limit"
     ],
-    ["a file that no limit of ours stopped", raised({ errno: "EFBIG" }), { _tag: "TaskFailed" }, "failed"],
+    ["EFBIG without a limit", raised({ errno: "EFBIG" }), { _tag: "TaskFailed" }, "failed"],
     [
       "SIGXFSZ at the limit",
       { ...nothing, exitCode: 153, signal: "SIGXFSZ", state: "reset", limits: [fileSize] },
@@ -178,19 +178,19 @@ const cases: ReadonlyArray<readonly [string, Evidence, Partial<Outcome> & { read
       "processes-limit"
     ],
     [
-      "an exception of its own after it met the process limit",
+      "an unrelated exception after the process limit",
       raised({ type: "ValueError" }, { limits: [processes] }),
       { _tag: "TaskFailed" },
       "failed"
     ],
     [
-      "the time limit, honoured with exit 0",
+      "the time limit, after which the code ended with exit 0",
       { ...nothing, limits: [time] },
       { _tag: "LimitExceeded", limit: "time", allowed: 1000, observed: 1003 },
       "time-limit"
     ],
     [
-      "the time limit beats the exception it caused",
+      "the time limit, before the exception that it caused",
       raised({ type: "KeyboardInterrupt" }, { exitCode: 130, limits: [time] }),
       { _tag: "LimitExceeded", limit: "time" },
       "time-limit"
