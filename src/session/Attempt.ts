@@ -1,6 +1,6 @@
 /**
  * One attempt to run code, a command or a process in a session: its output, when it began, how it ended, and its receipt.
- * Receipts are written and evidence becomes an error only here.
+ * Only this module publishes receipts and turns evidence into errors.
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
@@ -31,7 +31,8 @@ import {
 } from "../SandboxError.ts"
 import { VmLost, type VmStream } from "../Vm.ts"
 import { diskShare } from "../vm/diskShare.ts"
-import { type Context, newId } from "./Context.ts"
+import * as AttemptReceipt from "./AttemptReceipt.ts"
+import type { Context } from "./Context.ts"
 import type * as Deadlines from "./Deadlines.ts"
 import * as NetworkOutcome from "./NetworkOutcome.ts"
 import { classify, type Outcome, stopReason } from "./Outcome.ts"
@@ -107,7 +108,7 @@ export const begin = Effect.fnUntraced(function* (
   context: Context,
   subject: Subject
 ): Effect.fn.Return<Attempt, SandboxError, Scope.Scope> {
-  const { limits, origin, vm } = context
+  const { limits, vm } = context
   if (context.closed !== undefined) {
     return yield* fail(new SessionClosed({ session: context.id, problem: context.closed }))
   }
@@ -151,8 +152,7 @@ export const begin = Effect.fnUntraced(function* (
   const wakeMs = awake ? null : yield* presence.awake
   const timeMs = subject.timeMs === undefined ? allowed.timeMs : subject.timeMs
   const memoryBytes = allowed.memoryMiB * mebibyte
-  const first = context.sequence++ === 0
-  const sequence = context.sequence
+  const sequence = ++context.sequence
   const openedAt = yield* Clock.currentTimeMillis
   let startedAt: number | undefined
   let codeSha256: string | null = null
@@ -165,61 +165,30 @@ export const begin = Effect.fnUntraced(function* (
   const stderr = Output.make(allowed.outputBytes)
 
   const write = (
-    ended: number,
+    endedAt: number,
     outcome: Receipt["outcome"],
     reason: Receipt["stopReason"],
     evidence: Evidence | undefined
-  ): Receipt => {
-    // The guest reports the start only of work that does not end at once; otherwise the end implies it.
-    const wallMs = evidence?.usage.wallMs ?? null
-    const begunAt =
-      wallMs === null ? startedAt : Math.max(openedAt, Math.min(startedAt ?? ended, Math.round(ended - wallMs)))
-    return {
-      version: 1,
-      id: newId("exe"),
-      session: context.id,
-      sequence,
-      startedAt: new Date(openedAt).toISOString(),
-      language: subject.language,
-      argv: subject.argv,
+  ): Receipt =>
+    AttemptReceipt.make({
+      context,
+      subject,
       codeSha256: subject.code === null ? null : (codeSha256 ??= sha256(subject.code)),
-      image: origin.image,
-      template: origin.template,
-      startPath: origin.startPath,
-      isolation: vm.isolation,
-      limits: {
-        timeMs,
-        memoryBytes,
-        outputBytes: allowed.outputBytes,
-        output: allowed.output,
-        processes: allowed.processes,
-        fileSizeBytes: allowed.fileSizeMiB * mebibyte,
-        diskBytes: allowed.diskMiB * mebibyte
-      },
+      allowed,
+      timeMs,
+      sequence,
+      openedAt,
+      startedAt,
+      endedAt,
+      wakeMs,
       outcome,
-      stopReason: reason,
-      exitCode: evidence?.exitCode ?? null,
-      signal: evidence?.signal ?? null,
-      state: evidence === undefined ? (outcome === "Cancelled" ? null : "closed") : evidence.state,
-      output: {
-        stdoutBytes: stdout.total(),
-        stderrBytes: stderr.total(),
-        truncated: stdout.truncated() || stderr.truncated()
-      },
-      usage: evidence?.usage ?? { cpuMs: null, peakMemoryBytes: null, wallMs: null },
-      timing: {
-        queueMs: begunAt === undefined ? null : begunAt - openedAt,
-        acquireMs: first ? origin.acquireMs : null,
-        handoverMs: first ? origin.handoverMs : null,
-        wakeMs,
-        executeMs: begunAt === undefined ? null : ended - begunAt
-      },
-      egress: network?.attempts() ?? null,
-      egressOmitted: network?.omitted() ?? null,
-      ports: ports.uses(),
-      filesChanged: countsOf(evidence)
-    }
-  }
+      reason,
+      evidence,
+      stdout,
+      stderr,
+      network,
+      ports
+    })
 
   /** Publishes the one receipt of this attempt. */
   const publish = (outcome: Receipt["outcome"], reason: Receipt["stopReason"], evidence: Evidence | undefined) =>
@@ -370,13 +339,6 @@ export const follow = <M extends typeof exec | typeof spawn>(
 }
 
 const overdue = "the guest did not end the execution within its limits"
-
-/** The receipt's counts of changed files. */
-const countsOf = (evidence: Evidence | undefined): Receipt["filesChanged"] => {
-  if (evidence?.changes === undefined) return null
-  const { created, deleted, modified, renamed, unexamined } = evidence.changes
-  return { created, modified, deleted, renamed, unexamined }
-}
 
 const noFiles = { stdout: null, stderr: null }
 
