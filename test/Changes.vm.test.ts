@@ -85,7 +85,7 @@ const difference = (before: Tree, after: Tree) => {
 const kinds = (changes: Changes | null) => changes?.files.map(({ kind, path }) => `${kind} ${path}`)
 
 /** Replaces each rename by a deletion and a creation. */
-const told = ({ files }: Changes) =>
+const withoutRenames = ({ files }: Changes) =>
   files
     .flatMap(({ from, kind, path }) => (from === null ? [`${kind} ${path}`] : [`created ${path}`, `deleted ${from}`]))
     .sort()
@@ -102,12 +102,12 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Cha
       const after = yield* treeOf(one)
 
       const since = yield* one.changes({ since: mark, maxFiles: 10_000 })
-      assert.deepStrictEqual(told(since), difference(before, after))
+      assert.deepStrictEqual(withoutRenames(since), difference(before, after))
       assert.isAbove(since.files.length, 10)
       assert.strictEqual(since.unlisted, 0)
       assert.strictEqual(since.counts.unexamined, 0)
       const all = yield* one.changes({ maxFiles: 10_000 })
-      assert.deepStrictEqual(told(all), difference(start, after))
+      assert.deepStrictEqual(withoutRenames(all), difference(start, after))
     })
   )
 

@@ -534,12 +534,12 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
           yield* bash(s, ": > w/a/b/1")
           assert.deepStrictEqual(yield* until("/1"), ["create /a/b/1"])
           yield* bash(s, "for n in $(seq 50); do mkdir -p w/n$n/d/e; : > w/n$n/d/e/f; done; mkdir w/last")
-          const told = yield* until("/last")
+          const changes = yield* until("/last")
           const made = Array.from({ length: 50 }, (_, n) =>
             ["", "/d", "/d/e", "/d/e/f"].map((it) => `create /n${n + 1}${it}`)
           )
           assert.sameMembers(
-            told.filter((it) => !it.startsWith("modify")),
+            changes.filter((it) => !it.startsWith("modify")),
             [...made.flat(), "create /last"]
           )
           yield* bash(s, "mv w/n1/d w/a/moved; mv w/n2 t; : > t/n2/d/x; : > w/a/moved/e/2")

@@ -158,15 +158,15 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Por
         assert.isBelow(out?.bytesOut ?? 0, 12 * 1024 * 1024)
         assert.isBelow(into?.bytesIn ?? 0, 24 * 1024 * 1024)
         // All of it arrives at a client that starts to read, and neither has blocked anything else.
-        let heard = 0
+        let received = 0
         const whole = new Promise<void>((resolve) =>
           deaf
             .resume()
             .on("end", resolve)
-            .on("data", (it) => (heard += it.length))
+            .on("data", (it) => (received += it.length))
         )
         yield* Effect.promise(() => whole)
-        assert.strictEqual(`${heard}`, yield* printed(it, "flooded"))
+        assert.strictEqual(`${received}`, yield* printed(it, "flooded"))
         talker.destroy()
 
         // A client that only writes is closed when the server is gone.
@@ -175,13 +175,13 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Por
           host: "127.0.0.1",
           allowHalfOpen: true
         })
-        const told = new Promise<void>((resolve) => heedless.on("error", () => {}).on("close", () => resolve()))
+        const closed = new Promise<void>((resolve) => heedless.on("error", () => {}).on("close", () => resolve()))
         const talk = (): void => {
           while (!heedless.destroyed && heedless.write(Buffer.alloc(65_536)));
         }
         heedless.on("drain", talk).resume()
         talk()
-        yield* Effect.promise(() => told)
+        yield* Effect.promise(() => closed)
       }).pipe(Effect.scoped)
     )
 
