@@ -1,3 +1,7 @@
+/**
+ * Processes of real guests, from the command to the terminal. They stay in one file because they share the helpers below and one
+ * warm layer, so that a test costs a clone.
+ */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
