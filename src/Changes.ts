@@ -1,10 +1,10 @@
 /**
- * Changes: which files are not what they were, since the session's start, since a mark, or since an execution began. The
- * start of a session that goes on from a snapshot is when it does.
+ * Changes: reports which files have changed since the session began, since a mark, or since an execution began. A session
+ * from a snapshot begins when it starts from the snapshot.
  *
- * The guest tells them from the overlay that it writes to, so what nobody touched costs nothing. A report says what is
- * different now, not what was done: a file that was made and removed again is not in it, nor one that was written with what
- * it held before. Whoever changed a file in that time, an execution beside this one included, changed it.
+ * The guest finds changes in the overlay that it writes to, so unchanged files cost nothing. A report compares two states, it
+ * does not list what was done: it contains neither a file that was made and removed again, nor one that was written with the
+ * content that it had before. It contains every change in that time, also those of other executions that ran meanwhile.
  *
  * `/etc/hosts` and `/etc/machine-id` belong to the machine, not to the session: they are never in a report.
  *
@@ -13,7 +13,7 @@
 import * as Schema from "effect/Schema"
 
 /**
- * Kinds of files.
+ * The types of files.
  *
  * @since 0.1.0
  * @category models
@@ -31,10 +31,10 @@ export const FileType = Schema.Literals([
 const Count = Schema.Int.check(Schema.isGreaterThanOrEqualTo(0))
 
 /**
- * What is asked for.
+ * What a report contains.
  *
- * - `patches`: a unified patch for each text whose content changed, `true` unless told.
- * - `maxFiles`: how many changes are listed, 0 to 10,000, default 1,000; further ones are counted.
+ * - `patches`: a unified patch for each text whose content changed, default `true`.
+ * - `maxFiles`: how many changes are listed, 0 to 10,000, default 1,000; further ones are only counted.
  *
  * @since 0.1.0
  * @category options
@@ -65,7 +65,7 @@ export const Asked = Schema.Union([Schema.Boolean, Options])
 export type Asked = typeof Asked.Type
 
 /**
- * A moment of a session, made by its `mark`. A session keeps its last 16 marks, fewer when very much has changed.
+ * A moment in a session, made by its `mark`. A session keeps its last 16 marks; fewer when very much has changed.
  *
  * @since 0.1.0
  * @category models
@@ -76,8 +76,8 @@ export class Mark extends Schema.Class<Mark>("exec-sandbox/Changes/Mark")({
 }) {}
 
 /**
- * What a file was or is: its type, `size` in bytes (0 for what is no regular file), `mode` (permission bits), owner, and for
- * a link its `target`.
+ * The metadata of a file before or after: its `type`, `size` in bytes (0 unless it is a regular file), `mode` (permission
+ * bits), owner (`uid`, `gid`), and for a link its `target`.
  *
  * @since 0.1.0
  * @category models
@@ -97,18 +97,18 @@ export const FileState = Schema.Struct({
 export type FileState = typeof FileState.Type
 
 /**
- * One file that is not what it was. Directories are files too.
+ * One file that has changed. Directories are files too.
  *
- * - `kind`: `renamed` is a file that had another name in between (`from`); one of the image's own that was renamed counts as
- *   deleted and created. `modified` has another content, type, mode, owner or target; times alone are no change.
+ * - `kind`: `renamed` is a file that had another name before (`from`); a renamed file of the image counts as deleted and
+ *   created. `modified` has another content, type, mode, owner or target; times alone are no change.
  * - `path`: absolute; as in `Files`, a byte that is not UTF-8 is a lone surrogate.
- * - `before`, `after`: `null` where there was, or is, no such file.
- * - `content`: whether the content changed, or only what is in `before` and `after`. Where the old content is not known any
- *   more, a file that was written to counts as changed.
+ * - `before`, `after`: `null` when there was, or is, no such file.
+ * - `content`: whether the content changed, or only what is in `before` and `after`. When the old content is no longer known,
+ *   a file that was written to counts as changed.
  * - `patch`: the change as a unified patch with git's headers, for text (UTF-8 without NUL). `patch -p1` in `/` applies it.
  * - `omitted`: why there is no patch: `none` (no content changed), `binary`, `large` (more than 256 KiB), `lost` (the old
- *   content is not known: the guest keeps copies of what changed last, 16 MiB or a sixteenth of `diskMiB`), `budget` (the
- *   texts before it were 4 MiB together), `unasked`; `null` when there is one.
+ *   content is no longer known: the guest keeps copies of what changed last, 16 MiB or a sixteenth of `diskMiB`), `budget` (the
+ *   report already contains 4 MiB of texts), `unasked` (`patches` is `false`); `null` when there is one.
  *
  * @since 0.1.0
  * @category models
@@ -130,9 +130,9 @@ export const Change = Schema.Struct({
 export type Change = typeof Change.Type
 
 /**
- * How many files were created, modified, deleted and renamed, listed or not; and how many more there are of which nobody
- * knows: below directories of more than 20,000 entries or 100 levels down, or beyond what a mark remembers (4 MiB, some 50,000
- * files). Renames are found among 10,000 changes.
+ * How many files were created, modified, deleted and renamed, listed or not. `unexamined` counts those that were not compared:
+ * below directories of more than 20,000 entries, more than 100 levels down, or beyond what a mark remembers (4 MiB, about 50,000
+ * files). Renames are found among the first 10,000 changes.
  *
  * @since 0.1.0
  * @category models
@@ -151,7 +151,8 @@ export const Counts = Schema.Struct({
 export type Counts = typeof Counts.Type
 
 /**
- * A report: the first changes in the order of their paths, `counts` of all, and how many of those are `unlisted`.
+ * A report: `files`, the first `maxFiles` changes in the order of their paths, `counts` of all changes, and how many of them
+ * are `unlisted`.
  *
  * @since 0.1.0
  * @category models
@@ -161,7 +162,7 @@ export class Changes extends Schema.Class<Changes>("exec-sandbox/Changes")({
   counts: Counts,
   unlisted: Count
 }) {
-  /** All patches as one; empty when there is none. */
+  /** All patches joined; empty when there is none. */
   get patch(): string {
     return this.files.map((it) => it.patch ?? "").join("")
   }

@@ -1,8 +1,7 @@
 /**
- * Execution: one piece of code run in a session, what it gives while it runs, and what is made of its end.
+ * Execution: the request to run code, its output events, and its result or error.
  *
- * The guest's agent reports evidence; `classify` turns it into exactly one outcome. That is the only place where an
- * outcome is decided, and it never looks at stdout or stderr.
+ * An execution has exactly one outcome. The host decides it from what the guest's agent reports, never from stdout or stderr.
  *
  * @since 0.1.0
  */
@@ -21,7 +20,7 @@ import {
 } from "./SandboxError.ts"
 
 /**
- * The languages code can be written in. JavaScript and TypeScript share one interpreter and its state.
+ * The languages that code can be written in. JavaScript and TypeScript share one interpreter and its state.
  *
  * @since 0.1.0
  * @category models
@@ -60,8 +59,8 @@ const Stdin = Schema.Union([Schema.String, Schema.Uint8Array]).check(
 const maxEnv = 128 * 1024
 
 /**
- * Environment variables. Names: not empty, without `=` and NUL; values: without NUL; both without lone surrogates; as JSON
- * 128 KiB together.
+ * Environment variables. Names: not empty, without `=` and NUL; values: without NUL; both without lone surrogates; at most
+ * 128 KiB together as JSON.
  *
  * @since 0.1.0
  * @category models
@@ -70,9 +69,9 @@ export const Environment = Schema.Record(Schema.String, Schema.String.check(with
   Schema.makeFilter(
     (env: { readonly [name: string]: string }) =>
       Object.keys(env).every((name) => /^[^=\0]+$/.test(name) && name.isWellFormed()),
-    { expected: "well-formed environment names that are not empty and hold neither '=' nor NUL" }
+    { expected: "well-formed environment names that are not empty and contain neither '=' nor NUL" }
   ),
-  // As it travels: in JSON, where a control character takes six bytes.
+  // It is sent as JSON, where a control character takes six bytes.
   Schema.makeFilter((env: { readonly [name: string]: string }) => Buffer.byteLength(JSON.stringify(env)) <= maxEnv, {
     expected: `at most ${maxEnv} bytes of environment`
   })
@@ -83,11 +82,11 @@ export const Environment = Schema.Record(Schema.String, Schema.String.check(with
  *
  * - `language`: see `Language`.
  * - `code`: not empty, without NUL and lone surrogates, at most 16 MiB of UTF-8.
- * - `stdin`: what the code reads, bytes or text without lone surrogates, at most 16 MiB; nothing when absent.
- * - `env`: environment variables for this execution only.
+ * - `stdin`: what the code reads, bytes or text without lone surrogates, at most 16 MiB; empty when absent.
+ * - `env`: environment variables for this execution only, in addition to the session's.
  * - `cwd`: working directory in the guest for this execution only.
  * - `limits`: for this execution; what is absent comes from the session.
- * - `changes`: `true`, or options: the result says which files changed while it ran.
+ * - `changes`: `true`, or options, to report in the result which files changed while it ran.
  *
  * @since 0.1.0
  * @category models
@@ -108,8 +107,8 @@ export const Request = Schema.Struct({
 export type Request = typeof Request.Type
 
 /**
- * What a successful execution gives: `stdout` and `stderr` as text (bytes that are not UTF-8 become U+FFFD) and as exact
- * `bytes`, the `receipt`, and `result`, the value of a trailing expression: its `repr` and, when it is plain data, `json`.
+ * The result of a successful execution: the fields of `SandboxError.resultFields`, and `result`, the value of a trailing
+ * expression: its `repr` and, when it is plain data, `json`; `null` when there is none.
  *
  * @since 0.1.0
  * @category models
@@ -120,7 +119,7 @@ export class Result extends Schema.Class<Result>("exec-sandbox/Execution/Result"
 }) {}
 
 /**
- * Why a task has no `Result`: one of the four errors that are the task's own and carry all it did until then.
+ * Why a task failed: one of the four errors that the task itself caused, each with the output so far and the receipt.
  *
  * @since 0.1.0
  * @category errors
@@ -128,7 +127,7 @@ export class Result extends Schema.Class<Result>("exec-sandbox/Execution/Result"
 export type TaskError = PermissionDenied | UnsupportedCommand | LimitExceeded | TaskFailed
 
 /**
- * Why an execution has no `Result`: one of the five error channels.
+ * Why an execution failed: an error of the task, or of the sandbox.
  *
  * @since 0.1.0
  * @category errors
@@ -136,7 +135,7 @@ export type TaskError = PermissionDenied | UnsupportedCommand | LimitExceeded | 
 export type Failure = TaskError | SandboxError
 
 /**
- * Whether an error is one of the four that a task ends with.
+ * Whether an error is one of the four that a task itself causes.
  *
  * @since 0.1.0
  * @category guards
@@ -148,9 +147,9 @@ export const isTaskError = (error: unknown): error is TaskError =>
   error instanceof UnsupportedCommand
 
 /**
- * An execution that ended, well or not, as a plain value: a result's own fields (`result` is `null` unless it succeeded),
- * `outcome` to switch over, the exit code a shell would show (128 + n after a signal, `null` when there is none) and the
- * error, `null` after a success.
+ * A finished execution, successful or not, as a plain value: the fields of a result (`result` is `null` unless it succeeded),
+ * `outcome` to switch over, `exitCode` as a shell would show it (128 + n after signal number n, `null` when there is none), and
+ * `error`, `null` after a success.
  *
  * @since 0.1.0
  * @category models
@@ -191,8 +190,8 @@ const settled = (error: TaskError): Settled => {
 }
 
 /**
- * Gives how an execution ended as a value instead of an error, for callers who want to see an exit code. Whatever is not the
- * task's own (`SandboxError`) stays an error: it says nothing about the task.
+ * Turns the four errors of a task into values, for callers that want to see an exit code. Every other error, such as
+ * `SandboxError`, stays an error: it says nothing about the task.
  *
  * @example
  * ```ts
@@ -212,8 +211,8 @@ export const settle = <E, R>(effect: Effect.Effect<Result, E, R>): Effect.Effect
   ) as Effect.Effect<Settled, Exclude<E, TaskError>, R>
 
 /**
- * What a running execution gives: bytes of stdout or stderr as they are written (each in its own order; a chunk may end
- * inside a character), and at last the result. A failed execution ends its stream with the error instead.
+ * An event of a running execution: bytes of stdout or stderr as they are written (in order within each of the two; a chunk may
+ * end inside a character), and at last the result. The stream of a failed execution ends with the error instead.
  *
  * @since 0.1.0
  * @category models
@@ -235,9 +234,9 @@ export type TextEvent =
   | { readonly _tag: "Done"; readonly result: Result }
 
 /**
- * Reads the bytes of a stream of events as UTF-8, stdout and stderr each for itself: a character is never split, whatever
- * chunks it came in, and bytes that are no UTF-8 become U+FFFD. No event has an empty text. What is left of an unfinished
- * character at the end comes before the result, or before the error.
+ * Decodes the output of a stream of events as UTF-8, stdout and stderr separately: a character is never split, whatever
+ * chunks it came in, and bytes that are not UTF-8 become U+FFFD. No event has an empty text. An incomplete character at the
+ * end comes as U+FFFD before the result, or before the error.
  *
  * @example
  * ```ts
@@ -249,7 +248,10 @@ export type TextEvent =
  */
 export const text = <E, R>(events: Stream.Stream<Event, E, R>): Stream.Stream<TextEvent, E, R> =>
   Stream.suspend(() => {
-    const decoders = { Stdout: new TextDecoder("utf-8", keepMark), Stderr: new TextDecoder("utf-8", keepMark) }
+    const decoders = {
+      Stdout: new TextDecoder("utf-8", keepByteOrderMark),
+      Stderr: new TextDecoder("utf-8", keepByteOrderMark)
+    }
     const chunk = (_tag: "Stdout" | "Stderr", bytes?: Uint8Array): ReadonlyArray<TextEvent> => {
       const decoded = bytes === undefined ? decoders[_tag].decode() : decoders[_tag].decode(bytes, { stream: true })
       return decoded === "" ? [] : [{ _tag, text: decoded }]
@@ -269,5 +271,5 @@ export const text = <E, R>(events: Stream.Stream<Event, E, R>): Stream.Stream<Te
     )
   })
 
-/** A byte order mark is a character like any other. */
-const keepMark = { ignoreBOM: true }
+/** Decodes a byte order mark as a character, so that no output is dropped. */
+const keepByteOrderMark = { ignoreBOM: true }

@@ -1,9 +1,9 @@
 /**
- * Files of a session: streams both ways, trees in and out, and small questions.
+ * Files of a session: read, write, list and watch them, and copy files and directories in and out.
  *
- * Paths are absolute or relative to `/home/user`. A name is a string; a byte of it that is not UTF-8 is the lone surrogate
+ * Paths are absolute or relative to `/home/user`. A name is a string; a byte of it that is not UTF-8 becomes a lone surrogate
  * U+DC80…U+DCFF (`"a\udcff"` is `61 ff`), so any name that Linux allows can be listed and used again. All work is done in
- * the guest with the identity of its user: a link that untrusted code planted leads nowhere that it could not go itself.
+ * the guest with the rights of its user: a link planted by untrusted code leads nowhere that this code could not go itself.
  *
  * @since 0.1.0
  */
@@ -17,14 +17,14 @@ import type { SandboxError } from "./SandboxError.ts"
 /**
  * Why a file operation failed.
  *
- * - `NotFound`, `AlreadyExists`, `NotADirectory`, `IsADirectory`, `NotEmpty`: as the words say.
- * - `NotAFile`: a FIFO, socket or device, which has no content that ends; `type` says which.
+ * - `NotFound`, `AlreadyExists`, `NotADirectory`, `IsADirectory`, `NotEmpty`: as the names say.
+ * - `NotAFile`: a FIFO, socket or device, which has no content of a known size; `type` says which.
  * - `PermissionDenied`: `rule` is the errno's name, `grant` says what would allow it.
- * - `DiskFull`: `free` is what is left, in bytes, `null` when not known.
+ * - `DiskFull`: `free` is how many bytes are left, `null` when not known.
  * - `TooLarge`: more than `allowed`, in `unit`; `observed` is `null` when not known.
- * - `NameTooLong`, `InvalidName` (this host has no such names), `Loop` (links in a circle).
+ * - `NameTooLong`, `InvalidName` (the host's file system does not allow the name), `Loop` (links in a circle).
  * - `Changed`: a file became shorter while it was copied.
- * - `Unsafe`: what came out of the guest could reach beyond its target; `entry` names it, `problem` says how.
+ * - `Unsafe`: what the guest sent could be written outside of the target; `entry` names it, `problem` says how.
  * - `Io`: anything else; `code` is the errno's name.
  *
  * @since 0.1.0
@@ -60,11 +60,11 @@ export type Reason = typeof Reason.Type
 const explain = (reason: Reason): string => {
   switch (reason._tag) {
     case "NotFound":
-      return "there is nothing of that name"
+      return "there is no such file or directory"
     case "AlreadyExists":
-      return "something of that name exists"
+      return "it already exists"
     case "NotADirectory":
-      return "it is, or leads through, something that is no directory"
+      return "it is, or leads through, something that is not a directory"
     case "IsADirectory":
       return "it is a directory"
     case "NotEmpty":
@@ -82,7 +82,7 @@ const explain = (reason: Reason): string => {
     case "NameTooLong":
       return "a name is too long"
     case "InvalidName":
-      return "there can be no such name here"
+      return "the file system does not allow this name"
     case "Loop":
       return "links lead in a circle"
     case "Changed":
@@ -95,8 +95,8 @@ const explain = (reason: Reason): string => {
 }
 
 /**
- * A file operation failed. `operation` is the name of the method, `path` what it is about, as a path of the guest or, where
- * `side` says so, of this host. Open `reason` with `Effect.catchReason("FileError", "NotFound", …)`.
+ * A file operation failed. `operation` is the name of the method; `path` is a path in the guest or, when `side` is `host`, on
+ * the host. Open `reason` with `Effect.catchReason("FileError", "NotFound", …)`.
  *
  * @since 0.1.0
  * @category errors
@@ -124,12 +124,12 @@ export class FileError extends Schema.TaggedError<FileError>()("FileError", {
   }
 }
 
-/** @since 0.1.0 @category errors */
+/** Why a file operation failed: an error of the operation, or of the sandbox. @since 0.1.0 @category errors */
 export type FileFailure = FileError | SandboxError
 
 /**
- * What is known of a file: its `type`, `size` in bytes, `mode` (permission bits), time of change in ms since 1970, owner, and
- * for a link its `target`.
+ * The metadata of a file: its `type`, `size` in bytes, `mode` (permission bits), `modified` in ms since 1970, owner (`uid`,
+ * `gid`), and for a link its `target`.
  *
  * @since 0.1.0
  * @category models
@@ -144,16 +144,16 @@ export interface FileInfo {
   readonly target?: string
 }
 
-/** One entry of a directory; of a link itself, not of what it points at. @since 0.1.0 @category models */
+/** One entry of a directory. For a link it describes the link itself, not what it points at. @since 0.1.0 @category models */
 export interface Entry extends FileInfo {
   readonly name: string
 }
 
 /**
- * One change that a watch saw. `start` comes first: what happens after it is seen. `create` is also a file that came from
- * elsewhere, or a whole new content put in a file's place; `remove` also one that left for elsewhere. `rename` is within what
- * is watched, `from` its old path. After `overflow` an unknown number of changes is missing. `path` begins with the watched
- * path, made absolute.
+ * One change that a watch reports. `start` comes first: all changes after it are reported. `create` includes a file that was
+ * moved in from elsewhere, and one that was replaced in one step; `remove` includes a file that was moved elsewhere. `rename`
+ * is a move within what is watched, `from` the old path. At `overflow`, an unknown number of changes is missing. `path` begins
+ * with the watched path, made absolute.
  *
  * @since 0.1.0
  * @category models
@@ -164,7 +164,13 @@ export interface Change {
   readonly from?: string
 }
 
-/** How much was copied; `skipped` counts what is neither file, directory nor link. @since 0.1.0 @category models */
+/**
+ * How much was copied: `entries` (files, directories and links), `bytes` of content, and how many entries were `skipped`:
+ * what is neither file, directory nor link, and links that `outsideLinks` leaves out.
+ *
+ * @since 0.1.0
+ * @category models
+ */
 export interface Copied {
   readonly entries: number
   readonly bytes: number
@@ -175,42 +181,49 @@ const Mode = Schema.Int.check(Schema.isBetween({ minimum: 0, maximum: 0o777 }, {
 const Positive = Schema.Int.check(Schema.isGreaterThanOrEqualTo(0))
 const As = { user: Schema.optionalKey(Schema.Literals(["user", "root"])) }
 
-/** Whose identity does the work in the guest: `user` (the default) or `root`. @since 0.1.0 @category options */
+/** `user`: whose rights the operation has in the guest, `user` (the default) or `root`. @since 0.1.0 @category options */
 export const Options = Schema.Struct(As)
-/** `maxBytes`: the most that is read into memory, 64 MiB when absent. @since 0.1.0 @category options */
+/** `maxBytes`: the most bytes that are read into memory, 64 MiB when absent. @since 0.1.0 @category options */
 export const ReadOptions = Schema.Struct({ ...As, maxBytes: Schema.optionalKey(Positive) })
-/** `offset` and `length` in bytes choose a part. @since 0.1.0 @category options */
+/** `offset` and `length`, in bytes, select a part; the whole file when absent. @since 0.1.0 @category options */
 export const StreamOptions = Schema.Struct({
   ...As,
   offset: Schema.optionalKey(Positive),
   length: Schema.optionalKey(Positive)
 })
-/** `mode`: permission bits, else those of the file that is replaced, else 0o644 (0o755). @since 0.1.0 @category options */
+/**
+ * `mode`: permission bits, 0 to 0o777; when absent, those of the file that is replaced, or else 0o644 (0o755 for a directory).
+ * `createParents`: creates missing directories above, `false` when absent.
+ *
+ * @since 0.1.0
+ * @category options
+ */
 export const WriteOptions = Schema.Struct({
   ...As,
   mode: Schema.optionalKey(Mode),
   createParents: Schema.optionalKey(Schema.Boolean)
 })
-/** `maxEntries`: the most that is listed, 100,000 when absent. @since 0.1.0 @category options */
+/** `maxEntries`: the most entries that are listed, 100,000 when absent. @since 0.1.0 @category options */
 export const ListOptions = Schema.Struct({ ...As, maxEntries: Schema.optionalKey(Positive) })
-/** `followLinks`: of what a link points at (the default) or of the link itself. @since 0.1.0 @category options */
+/** `followLinks`: describe what a link points at (`true`, the default) or the link itself. @since 0.1.0 @category options */
 export const StatOptions = Schema.Struct({ ...As, followLinks: Schema.optionalKey(Schema.Boolean) })
 /**
- * `recursive`: also all directories below, and those that come later; not what links lead to, nor what the user may not read.
+ * `recursive`: also watch all directories below, and those that are made later, but not the targets of links, nor what the user
+ * may not read.
  *
  * @since 0.1.0
  * @category options
  */
 export const WatchOptions = Schema.Struct({ ...As, recursive: Schema.optionalKey(Schema.Boolean) })
-/** `recursive`: a directory with all in it. `force`: what is missing is no error. @since 0.1.0 @category options */
+/** `recursive`: a directory and everything in it. `force`: a missing file is no error. @since 0.1.0 @category options */
 export const RemoveOptions = Schema.Struct({
   ...As,
   recursive: Schema.optionalKey(Schema.Boolean),
   force: Schema.optionalKey(Schema.Boolean)
 })
 /**
- * Bounds for what a hostile guest may put on this host's disk: `maxBytes` (4 GiB when absent) and `maxEntries` (200,000).
- * `outsideLinks`: links that point out of the tree fail the copy (`refuse`, the default) or are left out (`skip`).
+ * Bounds for what a hostile guest may write to the host's disk: `maxBytes` (4 GiB when absent) and `maxEntries` (200,000 when
+ * absent). `outsideLinks`: links that point out of the tree fail the copy (`refuse`, the default) or are left out (`skip`).
  *
  * @since 0.1.0
  * @category options
@@ -223,47 +236,48 @@ export const CopyOutOptions = Schema.Struct({
 })
 
 /**
- * The files of a session. Everything fails with `FileError`, or with `SandboxError` when the path or an option is not valid,
- * or the session is over. What is interrupted ends in the guest as well, and an interrupted or failed write leaves the old
- * file as it was.
+ * The files of a session. Every operation fails with `FileError`, or with `SandboxError` when the path or an option is not
+ * valid or the session is closed. Interrupting an operation ends it in the guest as well. An interrupted or failed write leaves
+ * the old file as it was.
  *
  * @since 0.1.0
  * @category models
  */
 export interface Files {
-  /** A whole file. `TooLarge` when it has more than `maxBytes` bytes. */
+  /** Reads a whole file. Fails with `TooLarge` when it has more than `maxBytes` bytes. */
   readonly read: (path: string, options?: typeof ReadOptions.Type) => Effect.Effect<Uint8Array, FileFailure>
-  /** A whole file as UTF-8 text; bytes that are not become U+FFFD. */
+  /** Reads a whole file as UTF-8 text; bytes that are not UTF-8 become U+FFFD. */
   readonly readText: (path: string, options?: typeof ReadOptions.Type) => Effect.Effect<string, FileFailure>
-  /** A file as it was when it was opened, at the reader's pace. Files of /proc are read to their end. */
+  /** Streams a file of the size that it had when it was opened, with back-pressure. Files of /proc are read to their end. */
   readonly stream: (path: string, options?: typeof StreamOptions.Type) => Stream.Stream<Uint8Array, FileFailure>
-  /** Replaces a file in one step: readers see the old content or the new. A link stays, and what it points at is replaced. */
+  /** Creates a file, or replaces it in one step: readers see the old content or the new. For a link, its target is replaced. */
   readonly write: <E = never, R = never>(
     path: string,
     content: string | Uint8Array | Stream.Stream<Uint8Array, E, R>,
     options?: typeof WriteOptions.Type
   ) => Effect.Effect<void, FileFailure | E, R>
-  /** A directory's entries, in the order of their names. */
+  /** Lists a directory's entries, in the order of their names. Fails with `TooLarge` when it has more than `maxEntries`. */
   readonly list: (path: string, options?: typeof ListOptions.Type) => Effect.Effect<ReadonlyArray<Entry>, FileFailure>
+  /** Describes a file. */
   readonly stat: (path: string, options?: typeof StatOptions.Type) => Effect.Effect<FileInfo, FileFailure>
   /** Whether the path leads to something. */
   readonly exists: (path: string, options?: typeof Options.Type) => Effect.Effect<boolean, FileFailure>
-  /** Makes a directory; with `createParents` also what is missing above, and one that exists is no error. */
+  /** Makes a directory; with `createParents` also those above it, and an existing directory is no error. */
   readonly makeDirectory: (path: string, options?: typeof WriteOptions.Type) => Effect.Effect<void, FileFailure>
-  /** Removes a file, a link itself, or a directory that is empty or, if so asked, with all in it. */
+  /** Removes a file, a link (not its target), or a directory: an empty one, or with `recursive` one with all in it. */
   readonly remove: (path: string, options?: typeof RemoveOptions.Type) => Effect.Effect<void, FileFailure>
-  /** Gives a file another path on the same file system; a file that has it is replaced. */
+  /** Moves a file to another path on the same file system, replacing a file there. */
   readonly rename: (from: string, to: string, options?: typeof Options.Type) => Effect.Effect<void, FileFailure>
   /**
-   * Changes of a file, or of a directory's entries, until that is removed; with `recursive` also of everything below. What is
-   * already in a directory that comes is told as created. A slow reader holds nothing up: the guest's kernel keeps 16384
-   * changes, then comes `overflow`. It also comes when there are more than 4,096 directories; `TooLarge` when there are from
-   * the start.
+   * Reports changes of a file, or of a directory's entries, until that is removed; with `recursive` also of everything below.
+   * What is already in a new directory is reported as created. A slow reader blocks nothing: the guest's kernel buffers 16,384
+   * changes, then comes `overflow`. `overflow` also comes when there are more than 4,096 directories; if there are more at
+   * the start, it fails with `TooLarge`.
    */
   readonly watch: (path: string, options?: typeof WatchOptions.Type) => Stream.Stream<Change, FileFailure>
   /**
-   * Copies a file or a whole directory of this host into the guest, to exactly that path, with modes, times and links as they
-   * are. An existing directory is added to. Missing parents are made.
+   * Copies a file or a whole directory from the host into the guest, to exactly `guestPath`, with its modes, times and links.
+   * If there is a directory already, the content is added to it. Missing parents are made.
    */
   readonly copyIn: (
     hostPath: string,
@@ -271,9 +285,9 @@ export interface Files {
     options?: typeof Options.Type
   ) => Effect.Effect<Copied, FileFailure>
   /**
-   * Copies a file or a whole directory out of the guest, to exactly that path: it appears there when it is complete, replacing
-   * a file, but never a directory that holds something. Nothing is written outside of it whatever the guest sends: `Unsafe`
-   * fails the copy. Bits for setuid, setgid and sticky are dropped.
+   * Copies a file or a whole directory out of the guest, to exactly `hostPath`. It appears there when it is complete. A file may
+   * replace a file, and a directory an empty one. Nothing is written elsewhere, whatever the guest sends: the copy then fails
+   * with `Unsafe`. The setuid, setgid and sticky bits are dropped.
    */
   readonly copyOut: (
     guestPath: string,
@@ -282,8 +296,8 @@ export interface Files {
   ) => Effect.Effect<Copied, FileFailure>
 }
 
-/** The string of a name's bytes. @since 0.1.0 @category names */
+/** The string for the bytes of a name, as all operations use it. @since 0.1.0 @category names */
 export const nameFromBytes: (bytes: Uint8Array) => string = FileName.fromBytes
 
-/** The bytes of a name; `undefined` for a string that no name has. @since 0.1.0 @category names */
+/** The bytes for the string of a name; `undefined` when it has other lone surrogates than U+DC80…U+DCFF. @since 0.1.0 @category names */
 export const nameToBytes: (name: string) => Uint8Array | undefined = FileName.toBytes

@@ -1,8 +1,8 @@
 /**
- * Ports: the servers that run inside a session's guest, reached from the host. The guest needs no network for it: each
- * connection is a stream of the channel, which the agent continues on the guest's loopback (127.0.0.1, else ::1).
+ * Ports: reach servers in a session's guest from the host. The guest needs no network for this: each connection is a stream
+ * of the channel, which the agent connects to the guest's loopback (127.0.0.1, else ::1).
  *
- * Only TCP goes through; there is neither UDP nor a SOCKS proxy.
+ * Only TCP is forwarded: there is neither UDP nor a SOCKS proxy.
  *
  * @since 0.1.0
  */
@@ -19,7 +19,7 @@ const between = (minimum: number) =>
 export const GuestPort = between(1)
 
 /**
- * How a port is exposed.
+ * The options of `expose`.
  *
  * - `hostPort`: the port on the host, 0 to 65,535; with 0, the default, the host chooses a free one.
  * - `protocol`: `tcp`, the only one there is.
@@ -57,12 +57,13 @@ export interface Exposed {
 }
 
 /**
- * Why a port is not reached.
+ * Why a port could not be reached or exposed.
  *
- * - `NotListening`: nobody listens at the guest's port; `waitedMs` is how long that was waited for.
- * - `HostPortTaken`: another program listens at the host's port.
- * - `HostPortDenied`: the host's kernel refuses the port to this user; `rule` is the errno's name, `grant` what would allow it.
- * - `Broken`: the connection ended without order, or could not be made; `problem` says how.
+ * - `NotListening`: no program listens on the guest's port; `waitedMs` is how long `waitFor` has waited, 0 for a connection.
+ * - `HostPortTaken`: another program listens on the host's port.
+ * - `HostPortDenied`: the host's kernel refuses the port to this user; `rule` is the errno's name, `grant` says what would
+ *   allow it.
+ * - `Broken`: the connection was reset or could not be made, or the host's port could not be opened; `problem` says why.
  *
  * @since 0.1.0
  * @category errors
@@ -82,7 +83,7 @@ export type Reason = typeof Reason.Type
 const explain = (reason: Reason): string => {
   switch (reason._tag) {
     case "NotListening":
-      return reason.waitedMs === 0 ? "nobody listens there" : `nobody listens there after ${reason.waitedMs} ms`
+      return reason.waitedMs === 0 ? "no program listens there" : `no program listens there after ${reason.waitedMs} ms`
     case "HostPortTaken":
       return "another program listens there"
     case "HostPortDenied":
@@ -109,15 +110,15 @@ export class PortError extends Schema.TaggedError<PortError>()("PortError", {
   }
 }
 
-/** @since 0.1.0 @category errors */
+/** Why a port operation failed: an error of the port, or of the sandbox. @since 0.1.0 @category errors */
 export type PortFailure = PortError | SandboxError
 
 /**
  * The ports of a session.
  *
- * A session forwards at most 128 connections at a time; one more is closed as soon as it is made. For each, the host holds at
- * most 512 KiB that its client has not read: then the server in the guest has to wait, as with any connection, and so does a
- * client whose server does not read. A connection that is open counts as use of the session.
+ * A session forwards at most 128 connections at a time; further ones are closed as soon as they are made. For each connection,
+ * the host buffers at most 512 KiB that the client has not read; then the server in the guest has to wait, as with any
+ * connection. A client whose server does not read has to wait, too. An open connection counts as use of the session.
  *
  * @since 0.1.0
  * @category models
@@ -125,13 +126,13 @@ export type PortFailure = PortError | SandboxError
 export interface Ports {
   /**
    * Listens on 127.0.0.1 of the host and forwards every connection to a port of the guest, until the scope or the session
-   * closes; connections that are open then are broken off. Nobody need listen in the guest yet: a connection to a port where
-   * nobody does is closed at once. Fails with `HostPortTaken` or `HostPortDenied`.
+   * closes, which resets connections that are still open. The server in the guest may start later: until then, connections are
+   * closed at once. Fails with `HostPortTaken` or `HostPortDenied`.
    */
   readonly expose: (guestPort: number, options?: ExposeOptions) => Effect.Effect<Exposed, PortFailure, Scope.Scope>
   /**
-   * Waits until somebody listens at a port of the guest, without connecting to it; `NotListening` when nobody does after
-   * `bound`, at most a day.
+   * Waits until a program listens on a port of the guest, without connecting to it. Fails with `NotListening` when none does
+   * within `bound`, at most a day.
    */
   readonly waitFor: (guestPort: number, bound: Duration.Input) => Effect.Effect<void, PortFailure>
 }

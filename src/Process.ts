@@ -1,8 +1,8 @@
 /**
- * Process: a program started by name in a session, with pipes or a terminal, that runs beside everything else.
+ * Process: a program that runs in a session, with pipes or a terminal, at the same time as everything else.
  *
- * `spawn` gives a handle on a program that runs; `run` runs one to its end and judges it as an execution. An array of
- * arguments is found in PATH and never meets a shell; a string is given to `bash -c`.
+ * `spawn` returns a handle of a running program; `run` runs one to its end and returns a result as an execution does. An
+ * array is a program, found in PATH, and its arguments, without a shell; a string is a script for `bash -c`.
  *
  * @since 0.1.0
  */
@@ -21,12 +21,12 @@ const text = Schema.String.check(
   })
 )
 
-/** Bytes of a command as it travels: in JSON. With 128 KiB of environment it fits one frame. */
+/** The most bytes of a command as JSON, which is how it is sent. Together with 128 KiB of environment it fits one frame. */
 const maxCommand = 96 * 1024
 
 /**
- * What to start: a program with its arguments (the program is found in the session's PATH, and no shell reads any of it),
- * or a text for `bash -c`. Not empty, without NUL, as JSON at most 96 KiB.
+ * What to start: a program and its arguments (the program is found in the session's PATH, and no shell reads any of it),
+ * or a script for `bash -c`. Not empty, without NUL, as JSON at most 96 KiB.
  *
  * @since 0.1.0
  * @category models
@@ -46,7 +46,7 @@ export const Command = Schema.Union([Schema.Array(text), text]).check(
 export type Command = typeof Command.Type
 
 /**
- * A terminal's size in characters, `cols` and `rows` from 1 to 10,000 each.
+ * A terminal's size in characters: `cols` and `rows`, from 1 to 10,000 each.
  *
  * @since 0.1.0
  * @category models
@@ -62,7 +62,7 @@ export const Size = Schema.Struct({
 export type Size = typeof Size.Type
 
 /**
- * The signals that can be sent, by Linux's names.
+ * The signals that can be sent, by their names in Linux.
  *
  * @since 0.1.0
  * @category models
@@ -114,14 +114,16 @@ const common = {
 }
 
 /**
- * How a process is started.
+ * The options of `spawn`.
  *
  * - `cwd`: an absolute path in the guest; the user's home when absent.
- * - `env`: environment variables over the session's. With a terminal, TERM is `xterm-256color` unless it is set.
+ * - `env`: environment variables in addition to the session's, which they replace. With a terminal, TERM is `xterm-256color`
+ *   unless it is set.
  * - `user`: `user` (uid 1000, no new privileges; the default) or `root` (the VM is the boundary).
- * - `pty`: gives it a terminal of that size; its stderr then comes on stdout. Pipes when absent.
+ * - `pty`: the process gets a terminal of this size, and its stderr comes on stdout. Pipes when absent.
  * - `limits`: for the process and all that it starts; what is absent comes from the session, except that without `timeMs`
- *   there is no time limit. Output that is read is not truncated; with `output: "fail"` too much of it ends the process.
+ *   there is no time limit. The `stdout` and `stderr` streams are not truncated; with `output: "fail"`, more than
+ *   `outputBytes` of one ends the process.
  *
  * @since 0.1.0
  * @category models
@@ -138,8 +140,8 @@ export const SpawnOptions = Schema.Struct({
 export type SpawnOptions = typeof SpawnOptions.Type
 
 /**
- * How a command is run to its end: `cwd`, `env` and `user` as in `SpawnOptions`; `stdin` is all it reads, at most 16 MiB,
- * nothing when absent; `limits` are an execution's; `changes` as in `Execution.Request`.
+ * The options of `run`: `cwd`, `env` and `user` as in `SpawnOptions`; `stdin`, `limits` and `changes` as in
+ * `Execution.Request`.
  *
  * @since 0.1.0
  * @category models
@@ -157,8 +159,9 @@ export const RunOptions = Schema.Struct({
 export type RunOptions = typeof RunOptions.Type
 
 /**
- * How a process ended. `exitCode` is what a shell would show, 128+n for a signal, whose name is `signal`. `usage` covers
- * the process and all that it started: `cpuMs` and `wallMs` in ms, `peakMemoryBytes` in bytes, `null` when not known.
+ * How a process ended. `exitCode` is what a shell would show: 128 + n after signal number n, whose name is then in `signal`
+ * (`null` otherwise). `usage` covers the process and all that it started: `cpuMs` and `wallMs` in ms, `peakMemoryBytes` in
+ * bytes, each `null` when not known.
  *
  * @since 0.1.0
  * @category models
@@ -171,8 +174,8 @@ export interface Exit {
 }
 
 /**
- * Why a process has no `Exit`: it could not be started, a limit ended it, or the sandbox failed. A process that ended with
- * a code other than 0, or by a signal, has one.
+ * Why a process has no `Exit`: it could not be started, a limit ended it, or the sandbox failed. A process that ended by
+ * itself, even with a code other than 0 or by a signal, has an `Exit`.
  *
  * @since 0.1.0
  * @category errors
@@ -180,11 +183,11 @@ export interface Exit {
 export type Failure = UnsupportedCommand | PermissionDenied | LimitExceeded | SandboxError
 
 /**
- * A process. It is ended, with all that it has started, when its scope closes (SIGTERM, one second later SIGKILL), and is
- * gone when the scope has closed. What it left running when it ended by itself stays until the session's end.
+ * A handle of a process. Closing its scope ends the process and all that it has started (SIGTERM, one second later SIGKILL);
+ * they are gone when the scope has closed. If the process ends by itself, what it leaves running stays until the session ends.
  *
- * The host holds at most 256 KiB of output that nobody has read; then the process has to wait, as with any pipe. So read
- * both `stdout` and `stderr`, or run the one of no interest with `Stream.runDrain`.
+ * The host buffers at most 256 KiB of unread output; then the process has to wait, as with any pipe. So read both `stdout`
+ * and `stderr`, or discard the one that you do not need with `Stream.runDrain`.
  *
  * @since 0.1.0
  * @category models
@@ -192,21 +195,21 @@ export type Failure = UnsupportedCommand | PermissionDenied | LimitExceeded | Sa
 export interface Process {
   /** Its process id in the guest. */
   readonly pid: number
-  /** What it writes; with a terminal, all of it. A stream of bytes that can be read once, and ends with the process. */
+  /** The bytes of its stdout, with a terminal also of its stderr. They can be read once; the stream ends with the process. */
   readonly stdout: Stream.Stream<Uint8Array, SandboxError>
-  /** What it writes to stderr; nothing with a terminal. */
+  /** The bytes of its stderr; nothing with a terminal. */
   readonly stderr: Stream.Stream<Uint8Array, SandboxError>
   /**
-   * Takes what it reads, at its pace. The end of what is run into it ends the process's stdin (on a terminal it types ^D);
-   * what comes after the process's end is thrown away.
+   * Sends bytes to its stdin, with back-pressure. The end of the stream that is run into this sink ends the stdin (with a
+   * terminal it types ^D). Bytes are dropped once the process has ended.
    */
   readonly stdin: Sink.Sink<void, Uint8Array>
-  /** Sends bytes to its stdin without ending it. */
+  /** Sends bytes, or text as UTF-8, to its stdin without ending it. */
   readonly write: (bytes: Uint8Array | string) => Effect.Effect<void>
   /** Sends a signal to the process and all that it has started. */
   readonly signal: (name: Signal) => Effect.Effect<void, SandboxError>
-  /** Changes the size of its terminal; it gets SIGWINCH. Nothing happens without one. */
+  /** Changes the size of its terminal and sends SIGWINCH. Does nothing without a terminal. */
   readonly resize: (size: Size) => Effect.Effect<void, SandboxError>
-  /** Waits for its end; the same every time. All its output has arrived by then, read or not. */
+  /** Waits for its end; every call has the same result. All its output has arrived at the host by then. */
   readonly exit: Effect.Effect<Exit, Failure>
 }

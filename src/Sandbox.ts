@@ -1,8 +1,8 @@
 /**
  * Sandbox: the service that runs untrusted code in throw-away microVMs.
  *
- * `run` is one execution in a VM of its own; `session` is a VM to keep for several. Both start from a warm template by
- * copy-on-write and leave nothing behind.
+ * `run` executes code once, in a VM of its own; `session` opens a VM for several executions. Both start a VM as a
+ * copy-on-write clone of a warm template and leave nothing behind.
  *
  * @since 0.1.0
  */
@@ -46,24 +46,24 @@ export class Sandbox extends Context.Service<
   Sandbox,
   {
     /**
-     * Executes code in a VM of its own. Fails with one of the four task errors, each with all output and the receipt, or
-     * with `SandboxError`. The VM is gone when the effect ends, however it ends. `options` set it up; the request's limits
-     * go before theirs.
+     * Executes code in a VM of its own. Fails with one of the four task errors, each with the output so far and the receipt,
+     * or with `SandboxError`. The VM is gone when the effect ends, however it ends. `options` are those of the VM's session;
+     * the request's limits replace theirs.
      */
     readonly run: (
       request: Execution.Request,
       options?: SessionOptions
     ) => Effect.Effect<Execution.Result, Execution.Failure>
-    /** The same as a stream: output as it is written, then the result. */
+    /** As `run`, but streams the output as it is written, then the result. */
     readonly stream: (
       request: Execution.Request,
       options?: SessionOptions
     ) => Stream.Stream<Execution.Event, Execution.Failure>
-    /** A VM for several executions, which share state; it is gone when the scope has closed. */
+    /** Opens a VM for several executions, which share state. It is gone when the scope has closed. */
     readonly session: OpenSession
   }
 >()("exec-sandbox/Sandbox") {
-  /** Over any way to find a VM. */
+  /** Takes VMs from any `Pool` service, which may be one of a test. @internal */
   static readonly layerOver: Layer.Layer<Sandbox, never, Pool | Snapshot.Snapshots> = Layer.effect(
     this,
     Effect.gen(function* () {
@@ -75,7 +75,7 @@ export class Sandbox extends Context.Service<
         return sessions.session(options)
       }
 
-      /** The session that one execution needs, once its request is known to be good. */
+      /** Opens the session for one execution of a decoded request. */
       const sessionFor = ({ limits = {} }: Execution.Request, options: SessionOptions = {}) =>
         sessions.open({ ...options, limits: { ...options.limits, ...limits } })
 
@@ -89,7 +89,7 @@ export class Sandbox extends Context.Service<
         stream: (input, options) =>
           Stream.unwrap(
             Effect.gen(function* () {
-              // Made first, so that it ends last, when the VM is dead.
+              // Opened first, so that it ends last, when the VM is dead.
               const span = yield* Effect.makeSpanScoped("Sandbox.stream")
               const request = yield* decodeRequest(input)
               const { stream } = yield* Effect.withParentSpan(sessionFor(request, options), span)
@@ -100,23 +100,23 @@ export class Sandbox extends Context.Service<
     })
   )
 
-  /** Over any `Template` service, admitted by this host's `Capacity`. */
+  /** Clones VMs of any `Template` service, within the `Capacity` of this host. */
   static readonly layerTemplate: Layer.Layer<Sandbox, SandboxError, Template | Host | Image> = this.layerOver.pipe(
     Layer.provide(Pool.layer),
     Layer.provide(Snapshot.Snapshots.layer),
     Layer.provide(Capacity.layer)
   )
 
-  /** On this host: QEMU from the path, image and templates from the cache directory. */
+  /** On this host: QEMU from PATH, image and templates from the cache directory. */
   static readonly layer: Layer.Layer<Sandbox, SandboxError> = this.layerTemplate.pipe(
     Layer.provide(Template.layer),
     Layer.provide(Image.layer),
     Layer.provide(Host.layer)
   )
 
-  /** The same with clones kept ready; see `PoolOptions`. */
+  /** As `layer`, with clones kept ready; see `PoolOptions`. */
   static readonly layerPool = (options: PoolOptions): Layer.Layer<Sandbox, SandboxError> =>
-    // Fresh: a layer is shared by reference, whatever its settings.
+    // Fresh, because Effect shares one instance of `layer`, whatever the settings.
     Layer.fresh(this.layer).pipe(Layer.provide(Layer.succeed(PoolSettings, options)))
 }
 
@@ -133,7 +133,7 @@ export const run = (
   Sandbox.use((sandbox) => sandbox.run(request, options))
 
 /**
- * Executes code in a VM of its own and gives its output as it is written; see the service's `stream`.
+ * Executes code in a VM of its own and streams its output as it is written, then the result; see the service's `stream`.
  *
  * @since 0.1.0
  * @category executing
@@ -145,7 +145,7 @@ export const stream = (
   Stream.unwrap(Effect.map(Sandbox, (sandbox) => sandbox.stream(request, options)))
 
 /**
- * A VM for several executions; see the service's `session`.
+ * Opens a VM for several executions; see the service's `session`.
  *
  * @since 0.1.0
  * @category executing
@@ -161,8 +161,8 @@ export function session(
 }
 
 /**
- * When `retrySafe` tries again: at most five more times, after 100 ms, 200 ms, 400 ms … up to 2 s, each varied by a fifth so
- * that callers who failed together do not come back together.
+ * When `retrySafe` tries again: at most five times, after 100 ms, 200 ms, 400 ms … up to 2 s. Each delay varies randomly by up
+ * to a fifth, so that callers that failed at the same time do not try again at the same time.
  *
  * @since 0.1.0
  * @category retrying
@@ -173,8 +173,8 @@ export const retrySchedule: Schedule.Schedule<unknown> = Schedule.min([
 ]).pipe(Schedule.jittered, Schedule.upTo({ times: 5 }))
 
 /**
- * Tries again while it fails with a `SandboxError` that says `retry: "safe"`: the code certainly did not run. Every other
- * failure, and the last one, is passed on. `schedule` replaces `retrySchedule`.
+ * Tries again while the effect fails with a `SandboxError` whose `retry` is `"safe"`: the code certainly did not run. Every
+ * other failure, and the last one, is passed on. `schedule` replaces `retrySchedule`.
  *
  * @example
  * ```ts
@@ -190,7 +190,7 @@ export const retrySafe =
     Effect.retry(effect, { schedule, while: (error) => error instanceof SandboxError && error.retry === "safe" })
 
 /**
- * The sandbox of this host, with everything it needs.
+ * The sandbox on this host, with everything that it needs.
  *
  * @since 0.1.0
  * @category layers
@@ -198,7 +198,7 @@ export const retrySafe =
 export const layer: Layer.Layer<Sandbox, SandboxError> = Sandbox.layer
 
 /**
- * The sandbox of this host with a pool: `size` clones are kept ready, so that a `run` or `session` need not wait for one.
+ * The sandbox on this host with a pool: `size` clones are kept ready, so that a `run` or `session` need not wait for one.
  * Closing the layer's scope destroys them.
  *
  * @since 0.1.0

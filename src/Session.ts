@@ -1,6 +1,6 @@
 /**
- * Session: a caller's exclusive hold on one VM. Executions of one language share their state and run one after another;
- * different interpreters run side by side.
+ * Session: exclusive use of one VM. Executions of one language share their state and run one after another; different
+ * languages, processes and file operations run at the same time.
  *
  * @since 0.1.0
  */
@@ -21,90 +21,90 @@ import type { ForkOptions } from "./session/Options.ts"
 import type { Snapshot, SnapshotOptions } from "./Snapshot.ts"
 
 /**
- * A caller's hold on one VM, for as long as its scope is open.
+ * Exclusive use of one VM, for as long as its scope is open.
  *
  * @since 0.1.0
  * @category models
  */
 export interface Session {
-  /** Names the session in receipts: `ses-` and 16 hex digits. */
+  /** The session's id in receipts: `ses-` and 16 hex digits. */
   readonly id: string
   /**
    * Executes code and waits for its end.
    *
    * Fails with `PermissionDenied`, `UnsupportedCommand`, `LimitExceeded` or `TaskFailed` when the task did not succeed,
-   * each with all output and the receipt, and with `SandboxError` when the sandbox could not do its job. Interrupting it
-   * ends the code's whole process tree; the session stays usable.
+   * each with the output so far and the receipt, and with `SandboxError` when the sandbox could not do its job. Interrupting
+   * it ends the code's whole process tree; the session stays usable.
    */
   readonly exec: (request: Execution.Request) => Effect.Effect<Execution.Result, Execution.Failure>
   /**
-   * Executes code and gives its output as it is written, then the result. A reader that stops reading stops the code's
-   * writing (back-pressure), and one that leaves ends the code.
+   * Executes code and streams its output as it is written, then the result. A reader that stops reading blocks the code's
+   * writes (back-pressure); ending the stream early ends the code.
    */
   readonly stream: (request: Execution.Request) => Stream.Stream<Execution.Event, Execution.Failure>
   /**
    * What processes, timers and threads write after their execution has ended; it is never part of another execution's
-   * output. At most 256 KiB wait for a reader: what is written beyond that is let go, and counted. It ends with the session;
-   * several readers share it, each event going to one of them.
+   * output. At most 256 KiB are buffered for a reader: more is dropped, and counted. The stream ends with the session; with
+   * several readers, each event goes to one of them.
    */
   readonly output: Stream.Stream<LateOutput>
   /**
-   * Starts a program, or a text for `bash -c`, beside everything else in the session, and gives a handle on it. Closing
-   * the scope ends it with all that it has started. That a program could not be started is an error of its `exit`.
+   * Starts a program, or a script for `bash -c`, and returns a handle. It runs at the same time as everything else in the
+   * session. Closing the scope ends it and all that it has started. If it cannot be started, its `exit` fails.
    */
   readonly spawn: (
     command: Process.Command,
     options?: Process.SpawnOptions
   ) => Effect.Effect<Process.Process, SandboxError, Scope.Scope>
   /**
-   * Runs a program, or a text for `bash -c`, to its end and judges it as `exec` judges code: the same result, the same
-   * errors, the same default time limit. Interrupting it ends the program's whole process tree. Of one session 128 run at a
-   * time; more wait, which is none of their time.
+   * Runs a program, or a script for `bash -c`, to its end, with the same results, errors and default time limit as `exec`.
+   * Interrupting it ends the program's whole process tree. At most 128 run at a time in one session; more wait, which does not
+   * count towards their time limit.
    */
   readonly run: (
     command: Process.Command,
     options?: Process.RunOptions
   ) => Effect.Effect<Execution.Result, Execution.Failure>
-  /** The session's files. A lost VM fails what is under way with `SessionClosed`: its disk is gone with it. */
+  /** The session's files. When the VM is lost, its disk is lost too: operations under way fail with `SessionClosed`. */
   readonly files: Files
-  /** The servers that run in the guest, reached over a port of the host. */
+  /** Exposes servers that run in the guest on ports of the host. */
   readonly ports: Ports
   /**
-   * An HTTP client for the servers that run in the guest; no port of the host is used. The guest is `http://localhost:PORT`,
-   * and any other address an `InvalidUrlError`. At most 64 requests are under way at a time, the rest wait.
+   * An HTTP client for the servers that run in the guest; it uses no port of the host. The guest is `http://localhost:PORT`;
+   * any other address fails with `InvalidUrlError`. At most 64 requests are under way at a time, the rest wait.
    */
   readonly http: HttpClient
-  /** Marks this moment, so that `changes` can tell what is different since. */
+  /** Marks this moment, so that `changes` can report what has changed since. */
   readonly mark: Effect.Effect<Mark, SandboxError>
   /**
-   * Which files are not what they were when the session began, or at a mark. `InvalidInput` for a mark of another session,
-   * or one that is not kept any more.
+   * Reports which files differ from when the session began, or from a mark. Fails with `InvalidInput` for a mark of another
+   * session, or one that is no longer kept.
    */
   readonly changes: (options?: ChangesOptions) => Effect.Effect<Changes, SandboxError>
-  /** What the session may reach, and what it has tried to. */
+  /** The session's network policy, and the connections that it has tried. */
   readonly network: NetworkPolicy.Network
   /**
-   * Parks the session now: its VM is saved and its process ended, so that it takes no memory of the host, until something is
-   * asked of the session again; then it wakes and goes on as it was. What runs in the background stands still meanwhile. False
-   * when the session is in use: while something is executed, a spawned program runs, files are read or watched, or a connection
-   * into or out of it is open. Fails with `SnapshotFailed` when it cannot be saved; the session then stays as it is. See
-   * `SessionOptions.parkAfterMs` for having it done by itself.
+   * Parks the session now: saves its VM and ends the VM's process, so that it takes no memory of the host. The next use of the
+   * session wakes it, and it continues as it was; background work stands still meanwhile. Returns false when the session is in
+   * use: while something is executed, a spawned program runs, files are read or watched, or a connection into or out of it is
+   * open. Fails with `SnapshotFailed` when it cannot be saved; the session then stays as it is. `SessionOptions.parkAfterMs`
+   * parks automatically.
    */
   readonly park: Effect.Effect<boolean, SandboxError>
-  /** Ends the session and its VM now, as the end of its scope does; done when the VM is dead. */
+  /** Ends the session and its VM now, as closing its scope does. It returns when the VM is dead. */
   readonly close: Effect.Effect<void>
   /**
-   * Saves the session as it is at one moment, while it runs on; see `Snapshot` for what it is, `Snapshot.notCaptured` for what
-   * is not in it, and `Sandbox.session({ from })` for starting from it. An execution that is under way at that moment is, in
-   * what starts from the snapshot, one that was interrupted then. Fails with `SnapshotFailed`, or with `CapacityExceeded`: it
-   * takes a QEMU beside the session's for a moment.
+   * Saves the session as it is at one moment; the session continues to run. See `Snapshot` for what a snapshot is,
+   * `Snapshot.notCaptured` for what is not in it, and `Sandbox.session({ from })` to start from it. In a session that starts from
+   * the snapshot, an execution that was under way counts as interrupted. Fails with `SnapshotFailed`, or with `CapacityExceeded`,
+   * because it needs a second QEMU for a moment.
    */
   readonly snapshot: (options?: SnapshotOptions) => Effect.Effect<Snapshot, SandboxError>
   /**
-   * `n` sessions, 1 to 100, that go on from where this one is at one moment, while it runs on; nothing of it is stored. They
-   * are independent of it, live as long as the scope, and have its env, each of its limits, idle time, network policy and secrets
-   * where `options` says nothing else. Each is a success or an error by itself; that nothing could be captured fails the whole with
-   * `SnapshotFailed`.
+   * Opens `n` sessions, 1 to 100, that continue from the state of this one, which continues to run; nothing is stored. They are
+   * independent of it and live as long as the scope. What is absent in `options` is as in this session: env, each limit, idle
+   * time, network policy and secrets. Each element is a session or the error that it failed with; if the state could not be
+   * captured, the whole call fails with `SnapshotFailed`.
    */
   readonly fork: (
     n: number,
@@ -113,8 +113,8 @@ export interface Session {
 }
 
 /**
- * Output that came after the end of its execution, whose receipt has this `sequence` (`null` when it is one of more than
- * 4096 executions ago); or, as `Dropped`, how many bytes were let go at this point.
+ * Output that was written after the end of its execution. `sequence` is that of the execution's receipt, `null` when more than
+ * 4,096 executions have begun since. `Dropped`: how many bytes were dropped at this point.
  *
  * @since 0.1.0
  * @category models
@@ -125,7 +125,7 @@ export type LateOutput =
   | { readonly _tag: "Dropped"; readonly bytes: number }
 
 /**
- * What `changes` is asked: `since` when (the session's start when absent), and as in `Changes.Options`.
+ * The options of `changes`: `since`, a mark (the session's start when absent), and those of `Changes.Options`.
  *
  * @since 0.1.0
  * @category options
@@ -133,7 +133,7 @@ export type LateOutput =
 export type ChangesOptions = ReportOptions
 
 /**
- * How long a session may be idle before it is closed, in ms, where `idleMs` is absent.
+ * How long a session may be idle before it is closed, in ms, when `idleMs` is absent.
  *
  * @since 0.1.0
  * @category constants

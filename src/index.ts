@@ -7,13 +7,13 @@
 /** The admission of VMs against the host's memory and CPU. @since 0.1.0 */
 export * as Capacity from "./Capacity.ts"
 
-/** Which files are not what they were. @since 0.1.0 */
+/** Which files have changed. @since 0.1.0 */
 export * as Changes from "./Changes.ts"
 
-/** One piece of code run in a session: what is asked, what it gives, what is made of its end. @since 0.1.0 */
+/** The request to run code in a session, its output events, and its result or error. @since 0.1.0 */
 export * as Execution from "./Execution.ts"
 
-/** Files of a session: streams both ways, trees in and out. @since 0.1.0 */
+/** Files of a session: read, write, list, watch, and copy in and out. @since 0.1.0 */
 export * as Files from "./Files.ts"
 
 /** What this host can do. @since 0.1.0 */
@@ -22,7 +22,7 @@ export * as Host from "./Host.ts"
 /** The images that guests run from. @since 0.1.0 */
 export * as Image from "./Image.ts"
 
-/** What one execution may use at the most. @since 0.1.0 */
+/** How much one execution may use. @since 0.1.0 */
 export * as Limits from "./Limits.ts"
 
 /** What a session may reach. @since 0.1.0 */
@@ -31,13 +31,13 @@ export * as NetworkPolicy from "./NetworkPolicy.ts"
 /** What a session has in addition to the image, and which packages may be requested. @since 0.1.0 */
 export * as Packages from "./Packages.ts"
 
-/** A program started by name in a session, with pipes or a terminal. @since 0.1.0 */
+/** A program that runs in a session, with pipes or a terminal. @since 0.1.0 */
 export * as Process from "./Process.ts"
 
 /** The servers in a session's guest, reached from the host. @since 0.1.0 */
 export * as Ports from "./Ports.ts"
 
-/** Clones that are ready before anybody asks. @since 0.1.0 */
+/** Clones that are ready before they are requested. @since 0.1.0 */
 export * as Pool from "./Pool.ts"
 
 /** What happened in one execution, as data. @since 0.1.0 */
@@ -55,13 +55,13 @@ export * as SandboxError from "./SandboxError.ts"
 /** Values that the code can use but never see. @since 0.1.0 */
 export * as Secrets from "./Secrets.ts"
 
-/** A caller's hold on one VM. @since 0.1.0 */
+/** Exclusive use of one VM. @since 0.1.0 */
 export * as Session from "./Session.ts"
 
 /** The library's spans and metrics, by name. @since 0.1.0 */
 export * as Telemetry from "./Telemetry.ts"
 
-/** Sessions saved on purpose, to go on from. @since 0.1.0 */
+/** Saved sessions, to continue from. @since 0.1.0 */
 export * as Snapshot from "./Snapshot.ts"
 
 /** The sealed machines that clones start from. @since 0.1.0 */

@@ -6,14 +6,14 @@ import { Sandbox } from "../src/Sandbox.ts"
 import type { Session } from "../src/Session.ts"
 import { session } from "./support/executions.ts"
 
-/** Walks the root, all but /usr, and reads what may change: the slow truth. */
+/** Finds changes the slow way: walks all of the root but /usr, and reads what may change. */
 const walk = `
 find / -xdev -mindepth 1 '(' -path /var/lib/exec-sandbox -o -path /usr ')' -prune -o -printf '%p\\0%m %U %G %y %l\\0'
 printf '\\0'
 find /home /etc /tmp /opt -xdev -type f -print0 | xargs -0 sha256sum -z
 `
 
-/** Many things happen, the same for the same seed. Names have any bytes; the image's files are among those that change. */
+/** Makes many random changes, the same for the same seed. Names have any bytes; some of the files are the image's. */
 const act = `
 import os, random, shutil, stat, sys
 source = random.Random(int(sys.argv[1]))
@@ -48,7 +48,7 @@ for _ in range(120):
     except OSError: pass
 `
 
-/** What each file is, by its path: mode, owner, type, link's target, and for those that may change the hash of the content. */
+/** Each file's mode, owner, type, link target, and the hash of its content if that may change, by its path. */
 type Tree = { readonly [path: string]: string }
 
 const parsed = (bytes: Uint8Array): Tree => {
@@ -85,14 +85,14 @@ const difference = (before: Tree, after: Tree) => {
 
 const kinds = (changes: Changes | null) => changes?.files.map(({ kind, path }) => `${kind} ${path}`)
 
-/** Makes two changes of each rename. */
-const told = ({ files }: Changes) =>
+/** Replaces each rename by a deletion and a creation. */
+const withoutRenames = ({ files }: Changes) =>
   files
     .flatMap(({ from, kind, path }) => (from === null ? [`${kind} ${path}`] : [`created ${path}`, `deleted ${from}`]))
     .sort()
 
 layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Changes", (it) => {
-  it.effect("are what a walk over everything finds, since a mark and since the start", () =>
+  it.effect("are the same as a walk over everything finds, since a mark and since the start", () =>
     Effect.gen(function* () {
       const one = yield* session()
       const start = yield* treeOf(one)
@@ -103,16 +103,16 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Cha
       const after = yield* treeOf(one)
 
       const since = yield* one.changes({ since: mark, maxFiles: 10_000 })
-      assert.deepStrictEqual(told(since), difference(before, after))
+      assert.deepStrictEqual(withoutRenames(since), difference(before, after))
       assert.isAbove(since.files.length, 10)
       assert.strictEqual(since.unlisted, 0)
       assert.strictEqual(since.counts.unexamined, 0)
       const all = yield* one.changes({ maxFiles: 10_000 })
-      assert.deepStrictEqual(told(all), difference(start, after))
+      assert.deepStrictEqual(withoutRenames(all), difference(start, after))
     })
   )
 
-  it.effect("come with patches, which make of another machine's files the same ones", () =>
+  it.effect("come with patches, which turn another machine's files into the same ones", () =>
     Effect.gen(function* () {
       const prepare = String.raw`
 mkdir -p src/deep "with space"
@@ -151,7 +151,7 @@ printf '\2' >> binary; ln -s made link; echo more >> .bashrc; rm .profile; seq 1
         "modified /home/user/src/5.txt",
         "renamed /home/user/src/deep /home/user/src/deeper",
         "renamed /home/user/src/deep/end /home/user/src/deeper/end",
-        "created /home/user/src/moved.txt", // sed made another file of it
+        "created /home/user/src/moved.txt", // sed replaced it by another file
         'modified /home/user/src/ä"',
         "modified /home/user/with space/a b"
       ])
@@ -173,7 +173,7 @@ printf '\2' >> binary; ln -s made link; echo more >> .bashrc; rm .profile; seq 1
     })
   )
 
-  it.effect("are told of what failed, of programs and of each execution by itself", () =>
+  it.effect("are reported for failed executions, for programs, and for each execution separately", () =>
     Effect.gen(function* () {
       const it = yield* session()
       const failed = yield* Effect.flip(it.exec({ language: "python", code: "open('p', 'w'); 1 / 0", changes: true }))
@@ -185,7 +185,7 @@ printf '\2' >> binary; ln -s made link; echo more >> .bashrc; rm .profile; seq 1
       if (killed._tag !== "TaskFailed") return assert.fail(killed.message)
       assert.deepStrictEqual(kinds(killed.changes), ["created /home/user/q"])
 
-      // Executions of one language that wait for each other are told apart.
+      // Executions of one language that wait for each other get separate reports.
       const both = yield* Effect.forEach(
         [1, 2],
         (n) => it.exec({ language: "bash", code: `sleep 0.1; echo ${n} > ${n}`, changes: true }),
@@ -209,7 +209,7 @@ printf '\2' >> binary; ln -s made link; echo more >> .bashrc; rm .profile; seq 1
       if (missing._tag !== "UnsupportedCommand") return assert.fail(missing.message)
       assert.deepStrictEqual(kinds(missing.changes), [])
 
-      // What is made to be in the way: nothing of it is opened, and the session lives.
+      // Files that would block or flood a reader: the report does not read them, and the session lives.
       yield* it.exec({
         language: "bash",
         code: "mkfifo pipe; ln -s /dev/zero zero; truncate -s 1G sparse; yes | head -c 200000 > y"
@@ -222,14 +222,14 @@ printf '\2' >> binary; ln -s made link; echo more >> .bashrc; rm .profile; seq 1
       assert.strictEqual(of("sparse")?.after?.size, 1024 ** 3)
       assert.isAbove(of("y")?.patch?.length ?? 0, 300_000)
 
-      // A session that goes on from here has changed nothing yet.
+      // A session that continues from here has changed nothing yet.
       const [fork] = yield* it.fork(1)
       if (fork?._tag !== "Success") return assert.fail("no fork")
       assert.deepStrictEqual(kinds(yield* fork.success.changes()), [])
       yield* fork.success.exec({ language: "bash", code: "echo more >> y" })
       assert.deepStrictEqual(kinds(yield* fork.success.changes()), ["modified /home/user/y"])
 
-      // Marks: of other sessions, of none, and the last sixteen.
+      // A mark older than the last sixteen, a mark of another session, and an invalid option.
       const first = yield* it.mark
       for (let n = 0; n < 16; n++) yield* it.mark
       const forgotten = yield* Effect.flip(it.changes({ since: first }))

@@ -1,3 +1,7 @@
+/**
+ * Files of real guests: contents, identity, directories, watches, copies and bounds. They stay in one file because they share the
+ * helpers below and one warm layer, so that a test costs a clone.
+ */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -46,7 +50,7 @@ const temporary = Effect.acquireRelease(
 
 layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Files", (it) => {
   describe("read and write", () => {
-    it.effect("text, bytes of all values and streams come back as they were; relative paths are of the home", () =>
+    it.effect("text, bytes of all values and streams come back as they were; relative paths start at the home", () =>
       withSession((s) =>
         Effect.gen(function* () {
           yield* s.files.write("a.txt", "grüße\n")
@@ -86,14 +90,14 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
               observed: 64 * 1024 * 1024,
               unit: "bytes"
             })
-            // The bound itself is enough.
+            // A file of exactly `maxBytes` is read.
             assert.strictEqual((yield* s.files.read("big", { maxBytes: 64 * 1024 * 1024 })).length, bytes.length)
           })
         ),
       240_000
     )
 
-    it.effect("a write is one step: a link stays, the mode is kept, nothing else is left", () =>
+    it.effect("a write replaces a file in one step: a link stays, the mode is kept, and no draft is left", () =>
       withSession((s) =>
         Effect.gen(function* () {
           yield* bash(s, "mkdir d; echo old > d/f; chmod 751 d/f; ln -s d/f link; ln -s nothing dangling")
@@ -131,7 +135,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
             Effect.timeout("10 seconds")
           )
           assert.strictEqual(yield* s.files.readText("d/f"), "old")
-          // What cannot be written is told at once, however long the content takes to come.
+          // A write that cannot succeed fails at once, however slow its content comes.
           const slow = Stream.concat(Stream.make(randomBytes(10)), Stream.never)
           assert.strictEqual((yield* reason(s.files.write("no/f", slow)))._tag, "NotFound")
           assert.strictEqual((yield* reason(s.files.write("d", Stream.never)))._tag, "IsADirectory")
@@ -139,7 +143,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
       )
     )
 
-    it.effect("a full disk is told with what is free, and the old file stays", () =>
+    it.effect("a full disk is reported with the free bytes, and the old file stays", () =>
       withSession((s) =>
         Effect.gen(function* () {
           const { stdout } = yield* python(
@@ -161,7 +165,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
       )
     )
 
-    it.effect("odd files are answered at once, each for what it is", () =>
+    it.effect("files that cannot be read or written fail at once, each with its own reason", () =>
       withSession((s) =>
         Effect.gen(function* () {
           yield* bash(
@@ -206,7 +210,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
             assert.deepStrictEqual(why, {
               _tag: "PermissionDenied",
               rule: "EACCES",
-              grant: '{ user: "root" } has more rights'
+              grant: 'use { user: "root" }, which has more rights'
             })
           }
           assert.strictEqual(yield* files.readText("readonly"), "x\n")
@@ -217,7 +221,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
       )
     )
 
-    it.effect("files of /proc are read to their end; a growing file as far as it went when it was opened", () =>
+    it.effect("files of /proc are read to their end, and a growing file up to its size when it was opened", () =>
       withSession((s) =>
         Effect.gen(function* () {
           assert.include(yield* s.files.readText("/proc/meminfo"), "MemTotal:")
@@ -269,7 +273,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
       )
     )
 
-    it.effect("a reader that stands still holds up nobody else", () =>
+    it.effect("a reader that stops reading blocks no other operation", () =>
       withSession((s) =>
         Effect.gen(function* () {
           yield* s.files.write("big", randomBytes(16 * 1024 * 1024))
@@ -291,7 +295,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
   })
 
   describe("identity", () => {
-    it.effect("a link that user code planted leads nowhere that user code cannot go", () =>
+    it.effect("a link planted by user code leads nowhere that user code cannot go", () =>
       withSession((s) =>
         Effect.gen(function* () {
           yield* bash(
@@ -326,7 +330,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
           const open = yield* s.files.list("/proc/self/fd")
           assert.notInclude(open.map((it) => it.target).join(" "), "vport")
           const pid = (yield* s.files.readText("/proc/self/stat")).split(" ")[0]
-          // The second command ends the shell itself, too: what matters is who is alive afterwards.
+          // The second command also ends the shell itself. Only the helper's survival matters.
           assert.strictEqual((yield* bash(s, `kill -STOP ${pid} 2>/dev/null; echo $?`)).stdout, "1\n")
           yield* Effect.exit(bash(s, "kill -9 -1"))
           assert.strictEqual((yield* s.files.readText("/proc/self/stat")).split(" ")[0], pid)
@@ -335,7 +339,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
       )
     )
 
-    it.effect("root is another identity, and only where it is asked for", () =>
+    it.effect("root is used only when it is requested", () =>
       withSession((s) =>
         Effect.gen(function* () {
           yield* s.files.write("/etc/made", "by root", { user: "root" })
@@ -354,7 +358,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
   })
 
   describe("directories", () => {
-    it.effect("list, stat and exists tell what is there, links as links", () =>
+    it.effect("list, stat and exists report what is there, links as links", () =>
       withSession((s) =>
         Effect.gen(function* () {
           yield* bash(
@@ -427,7 +431,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
       )
     )
 
-    it.effect("lists ten thousand entries, and no more than asked for", () =>
+    it.effect("lists ten thousand entries, and no more than `maxEntries`", () =>
       withSession((s) =>
         Effect.gen(function* () {
           yield* python(s, "import os\nos.mkdir('/dev/shm/m')\nfor i in range(10_000): os.mknod(f'/dev/shm/m/{i:05}')")
@@ -444,7 +448,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
       )
     )
 
-    it.effect("makeDirectory, rename and remove, with what refuses them", () =>
+    it.effect("makeDirectory, rename and remove work, or fail with the right reason", () =>
       withSession((s) =>
         Effect.gen(function* () {
           const { files } = s
@@ -467,7 +471,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
           assert.strictEqual(yield* tag(files.remove("nothing")), "NotFound")
           yield* files.remove("nothing", { force: true, recursive: true })
           yield* files.remove("x/y/z")
-          // What links point at stays.
+          // The targets of links stay.
           yield* bash(s, "mkdir keep; echo 1 > keep/f; ln -s ../keep d/link; ln -s keep top")
           yield* files.remove("d", { recursive: true })
           yield* files.remove("top", { recursive: true })
@@ -476,40 +480,42 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
       )
     )
 
-    it.effect("a watch sees what is made, changed, renamed and removed, and ends with what it watches", () =>
-      withSession((s) =>
-        Effect.gen(function* () {
-          yield* bash(s, "mkdir w; echo 1 > w/old; mkdir other")
-          const seen = yield* Queue.unbounded<Change>()
-          const watching = yield* Effect.forkChild(
-            Stream.runForEach(s.files.watch("w"), (change) => Queue.offer(seen, change)),
-            { startImmediately: true }
-          )
-          const next = Effect.timeout(Queue.take(seen), "10 seconds")
-          const w = "/home/user/w"
-          assert.deepStrictEqual(yield* next, { kind: "start", path: w })
-          yield* bash(s, "mkdir w/dir")
-          assert.deepStrictEqual(yield* next, { kind: "create", path: `${w}/dir` })
-          yield* bash(s, "echo 2 >> w/old")
-          assert.deepStrictEqual(yield* next, { kind: "modify", path: `${w}/old` })
-          yield* bash(s, "mv w/old w/young")
-          assert.deepStrictEqual(yield* next, { kind: "rename", path: `${w}/young`, from: `${w}/old` })
-          yield* s.files.write("w/atomic", "x")
-          assert.deepStrictEqual(yield* next, { kind: "create", path: `${w}/atomic` })
-          yield* bash(s, "mv w/young other/")
-          assert.deepStrictEqual(yield* next, { kind: "remove", path: `${w}/young` })
-          yield* s.files.remove("w/atomic")
-          assert.deepStrictEqual(yield* next, { kind: "remove", path: `${w}/atomic` })
-          yield* s.files.remove("w", { recursive: true })
-          assert.deepStrictEqual(yield* next, { kind: "remove", path: `${w}/dir` })
-          assert.deepStrictEqual(yield* next, { kind: "remove", path: w })
-          yield* Effect.timeout(Fiber.join(watching), "10 seconds")
-          assert.strictEqual(yield* tag(Stream.runDrain(s.files.watch("w"))), "NotFound")
-        })
-      )
+    it.effect(
+      "a watch reports what is made, changed, renamed and removed, and ends when what it watches is removed",
+      () =>
+        withSession((s) =>
+          Effect.gen(function* () {
+            yield* bash(s, "mkdir w; echo 1 > w/old; mkdir other")
+            const seen = yield* Queue.unbounded<Change>()
+            const watching = yield* Effect.forkChild(
+              Stream.runForEach(s.files.watch("w"), (change) => Queue.offer(seen, change)),
+              { startImmediately: true }
+            )
+            const next = Effect.timeout(Queue.take(seen), "10 seconds")
+            const w = "/home/user/w"
+            assert.deepStrictEqual(yield* next, { kind: "start", path: w })
+            yield* bash(s, "mkdir w/dir")
+            assert.deepStrictEqual(yield* next, { kind: "create", path: `${w}/dir` })
+            yield* bash(s, "echo 2 >> w/old")
+            assert.deepStrictEqual(yield* next, { kind: "modify", path: `${w}/old` })
+            yield* bash(s, "mv w/old w/young")
+            assert.deepStrictEqual(yield* next, { kind: "rename", path: `${w}/young`, from: `${w}/old` })
+            yield* s.files.write("w/atomic", "x")
+            assert.deepStrictEqual(yield* next, { kind: "create", path: `${w}/atomic` })
+            yield* bash(s, "mv w/young other/")
+            assert.deepStrictEqual(yield* next, { kind: "remove", path: `${w}/young` })
+            yield* s.files.remove("w/atomic")
+            assert.deepStrictEqual(yield* next, { kind: "remove", path: `${w}/atomic` })
+            yield* s.files.remove("w", { recursive: true })
+            assert.deepStrictEqual(yield* next, { kind: "remove", path: `${w}/dir` })
+            assert.deepStrictEqual(yield* next, { kind: "remove", path: w })
+            yield* Effect.timeout(Fiber.join(watching), "10 seconds")
+            assert.strictEqual(yield* tag(Stream.runDrain(s.files.watch("w"))), "NotFound")
+          })
+        )
     )
 
-    it.effect("a recursive watch follows directories wherever they come from and go", () =>
+    it.effect("a recursive watch follows directories that are made, moved in, moved and moved out", () =>
       withSession((s) =>
         Effect.gen(function* () {
           yield* bash(s, "mkdir -p w/a/b t")
@@ -518,7 +524,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
             Stream.runForEach(s.files.watch("w", { recursive: true }), (change) => Queue.offer(seen, change)),
             { startImmediately: true }
           )
-          /** All until that path is told. */
+          /** All changes until one of this path. */
           const until = (path: string) =>
             Effect.gen(function* () {
               const all: Array<string> = []
@@ -532,12 +538,12 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
           yield* bash(s, ": > w/a/b/1")
           assert.deepStrictEqual(yield* until("/1"), ["create /a/b/1"])
           yield* bash(s, "for n in $(seq 50); do mkdir -p w/n$n/d/e; : > w/n$n/d/e/f; done; mkdir w/last")
-          const told = yield* until("/last")
+          const changes = yield* until("/last")
           const made = Array.from({ length: 50 }, (_, n) =>
             ["", "/d", "/d/e", "/d/e/f"].map((it) => `create /n${n + 1}${it}`)
           )
           assert.sameMembers(
-            told.filter((it) => !it.startsWith("modify")),
+            changes.filter((it) => !it.startsWith("modify")),
             [...made.flat(), "create /last"]
           )
           yield* bash(s, "mv w/n1/d w/a/moved; mv w/n2 t; : > t/n2/d/x; : > w/a/moved/e/2")
@@ -555,7 +561,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
       )
     )
 
-    it.effect("a watch that is not read says that it lost something, and holds nothing up", () =>
+    it.effect("a watch that is not read reports an overflow, and blocks nothing", () =>
       withSession((s) =>
         Effect.gen(function* () {
           yield* bash(s, "mkdir /dev/shm/w")
@@ -620,7 +626,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
               `deep/er/data\n/etc/passwd\n${sha256(fs.readFileSync(join(source, "deep/er/data")))}  -\n`
           )
 
-          // A link that leads out of the tree is not taken out.
+          // A link that leads out of the tree is refused.
           assert.deepStrictEqual(yield* reason(s.files.copyOut("some/tree", join(host, "out"))), {
             _tag: "Unsafe",
             entry: "absolute",
@@ -643,7 +649,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
       )
     )
 
-    it.effect("single files go in and out; setuid bits stay behind; a target is replaced whole or not at all", () =>
+    it.effect("single files go in and out without setuid bits; a target is replaced whole or not at all", () =>
       withSession((s) =>
         Effect.gen(function* () {
           const host = yield* temporary
@@ -684,7 +690,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
       )
     )
 
-    it.effect("a copy into a tree replaces links that lie there instead of following them", () =>
+    it.effect("a copy into an existing tree replaces links there instead of following them", () =>
       withSession((s) =>
         Effect.gen(function* () {
           const host = yield* temporary
@@ -701,7 +707,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
       )
     )
 
-    it.effect("what cannot be read in a tree is named", () =>
+    it.effect("the error names what could not be read in a tree", () =>
       withSession((s) =>
         Effect.gen(function* () {
           const host = yield* temporary
@@ -715,7 +721,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
   })
 
   describe("bounds", () => {
-    it.effect("refuses paths and options that are none, before anything is done", () =>
+    it.effect("refuses invalid paths and options before anything is done", () =>
       withSession((s) =>
         Effect.gen(function* () {
           for (const bad of [
@@ -733,7 +739,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Fil
       )
     )
 
-    it.effect("a closed session and a lost VM answer", () =>
+    it.effect("operations fail at once in a closed session or after the VM was lost", () =>
       Effect.gen(function* () {
         const scope = yield* Scope.make()
         const s = yield* Scope.provide(session, scope)

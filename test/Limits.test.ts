@@ -1,4 +1,4 @@
-/** One vocabulary for limits, from the option to the receipt. */
+/** A limit has the same name everywhere, from the option to the receipt. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Limits from "../src/Limits.ts"
 import { Receipt, StopReason } from "../src/Receipt.ts"
@@ -33,7 +33,7 @@ describe("Limits", () => {
     assert.deepStrictEqual([...reasons].sort(), StopReason.literals.filter((it) => it.endsWith("-limit")).sort())
   })
 
-  it("each can be told to a user, with its unit", () => {
+  it("each has a message with its unit", () => {
     const messages = Limits.Name.literals.map(
       (limit) => new LimitExceeded({ ...fields(), limit, allowed: 7, observed: 8 }).message
     )
@@ -47,7 +47,7 @@ describe("Limits", () => {
     ])
   })
 
-  it("what is not given comes from the base, and the base from the defaults", () => {
+  it("resolve takes absent limits from the base, and the base is the defaults by default", () => {
     assert.deepStrictEqual(Limits.resolve(), Limits.defaults)
     const base = Limits.resolve({ timeMs: 5, processes: 20 })
     assert.deepStrictEqual(Limits.resolve({ timeMs: 7 }, base), { ...Limits.defaults, timeMs: 7, processes: 20 })

@@ -1,4 +1,4 @@
-/** Every limit, hit in a real machine: what was allowed, what was observed, and a session that lives on. */
+/** Every limit, exceeded in a real machine: the error has the allowed and observed values, and the session lives. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Context from "effect/Context"
 import * as Deferred from "effect/Deferred"
@@ -25,7 +25,7 @@ const session = (limits: Limits = {}) => Sandbox.use((sandbox) => sandbox.sessio
 
 const usable: Record<"python" | "bash" | "javascript", string> = { python: "1", bash: "true", javascript: "1" }
 
-/** The limit that the code meets; then the session must be usable. */
+/** Runs code that must exceed a limit, and returns the error; afterwards the session must be usable. */
 const meets = Effect.fnUntraced(function* (
   one: Session,
   language: "python" | "bash" | "javascript",
@@ -41,7 +41,7 @@ const meets = Effect.fnUntraced(function* (
 const limited = (error: unknown) =>
   error instanceof LimitExceeded ? error : assert.fail(`no limit was met: ${String(error)}`)
 
-/** The VMs of the sessions, the latest last: what happens to a machine from outside happens to these. */
+/** The VMs of the sessions, the latest last, for tests that change a machine from outside. */
 class Vms extends Context.Service<Vms, Array<Vm>>()("exec-sandbox/test/Vms") {}
 const watched = Layer.effect(
   Template,
@@ -70,7 +70,7 @@ const decodeDisks = Schema.decodeUnknownEffect(
   )
 )
 
-/** Has QEMU take so many bytes for the session's disk in a second. */
+/** Limits the session's disk to this many bytes a second, in QEMU. */
 const slowDisk = Effect.fnUntraced(function* (vm: Vm, bytesPerSecond: number) {
   const machine = vm.parts?.machine ?? assert.fail("no clone")
   const [disks] = yield* machine.commands({ execute: "query-block" })
@@ -90,7 +90,7 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Limits", (it
       javascript: "for (;;) process.stdout.write('x'.repeat(1000))"
     } as const
     for (const language of ["python", "bash", "javascript"] as const) {
-      it.effect(`fail ends ${language} with all it wrote until then`, () =>
+      it.effect(`fail ends ${language} with all its output until then`, () =>
         Effect.gen(function* () {
           const one = yield* session()
           const error = yield* meets(one, language, endless[language], { output: "fail", outputBytes: 10_000 })
@@ -103,7 +103,7 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Limits", (it
       )
     }
 
-    it.effect("fail counts stderr for itself, and does not trust a task that succeeds", () =>
+    it.effect("fail counts stderr separately, and applies to a task that ends with 0", () =>
       Effect.gen(function* () {
         const one = yield* session({ output: "fail", outputBytes: 1000 })
         const enough = yield* one.exec({ language: "bash", code: "head -c 1000 /dev/zero; head -c 1000 /dev/zero >&2" })
@@ -113,7 +113,7 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Limits", (it
       }).pipe(Effect.scoped)
     )
 
-    it.effect("truncate keeps what follows the head in a file of the guest", () =>
+    it.effect("truncate writes what follows the head to a file of the guest", () =>
       Effect.gen(function* () {
         const one = yield* session()
         const code = "import sys\nfor i in range(20_000): print(i)\nprint('e' * 50, file=sys.stderr)"
@@ -125,12 +125,12 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Limits", (it
         const sums = yield* one.exec({ language: "bash", code: `sha256sum < '${file}'; rm '${file}'` })
         const expected = createHash("sha256").update(whole.slice(501)).digest("hex")
         assert.strictEqual(sums.stdout.split(" ")[0], expected)
-        // Head and file together are all of it.
+        // Head and file together are the whole output.
         assert.strictEqual(Buffer.from(result.bytes.stdout.subarray(0, 501)).toString(), whole.slice(0, 501))
       }).pipe(Effect.scoped)
     )
 
-    it.effect("truncate leaves no file of an output that is kept whole, nor of a streamed one", () =>
+    it.effect("truncate writes no file for an output that is kept whole, nor for a streamed one", () =>
       Effect.gen(function* () {
         const one = yield* session({ outputBytes: 4 * MiB })
         const whole = yield* one.exec({ language: "bash", code: "head -c 4194304 /dev/zero" })
@@ -143,7 +143,7 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Limits", (it
       }).pipe(Effect.scoped)
     )
 
-    it.effect("truncate gives the file up when the disk has no room for it, and the task goes on", () =>
+    it.effect("truncate drops the file when the disk has no room for it, and the task continues", () =>
       Effect.gen(function* () {
         const one = yield* session({ diskMiB: 16, outputBytes: 1000 })
         const result = yield* one.exec({ language: "bash", code: "head -c 30000000 /dev/zero; echo end" })
@@ -177,7 +177,7 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Limits", (it
       )
     }
 
-    it.effect("lets a file of exactly the size be", () =>
+    it.effect("allows a file of exactly that size", () =>
       Effect.gen(function* () {
         const one = yield* session(limits)
         const result = yield* one
@@ -189,11 +189,11 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Limits", (it
   })
 
   describe("of processes", () => {
-    it.effect("output, file size: as of executions", () =>
+    it.effect("output and file size are limited as for executions", () =>
       Effect.gen(function* () {
         const one = yield* session()
         const limits = { output: "fail", outputBytes: 10_000 } as const
-        // The pipe's other end lives on unless the whole tree is ended.
+        // The other end of the pipe survives unless the whole tree is ended.
         const flood = limited(yield* Effect.flip(one.run("yes & yes >&2; wait", { limits })))
         assert.deepStrictEqual([flood.limit, flood.allowed], ["output", 10_000])
         assert.strictEqual(Math.max(flood.bytes.stdout.length, flood.bytes.stderr.length), 10_000)
@@ -262,7 +262,7 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Limits", (it
           assert.isAbove(error.observed ?? 0, 19.5 * MiB)
           assert.isAtMost(error.observed ?? 0, 20 * MiB)
           assert.strictEqual(error.receipt.stopReason, "disk-limit")
-          // Long code would lie there, too.
+          // Long code would be stored there, too.
           const comment = language === "javascript" ? "//" : "#"
           const long = yield* meets(one, language, comment.padEnd(300_000, "x"))
           assert.deepStrictEqual([long.limit, long.allowed, long.receipt.state], ["disk", 20 * MiB, "kept"])
@@ -276,7 +276,7 @@ layer(here, { excludeTestServices: true, timeout: "240 seconds" })("Limits", (it
       )
     }
 
-    it.effect("that is slow holds up who writes to it, as long as he may, and nobody else", () =>
+    it.effect("that is slow blocks only the code that writes to it, and only up to its time limit", () =>
       Effect.gen(function* () {
         const scope = yield* Scope.make()
         const one = yield* Scope.provide(session(), scope)
@@ -291,12 +291,12 @@ while True:
     os.fsync(f.fileno())`
         const error = limited(yield* Effect.flip(one.exec({ language: "python", code, limits: { timeMs: 1000 } })))
         assert.deepStrictEqual([error.limit, error.allowed, error.receipt.stopReason], ["time", 1000, "time-limit"])
-        // It was the disk that it waited for.
+        // It waited for the disk.
         const { size } = yield* one.files.stat("f")
         assert.isAtLeast(size, 64 * 1024)
         assert.isBelow(size, 2 * MiB)
 
-        // Now the disk takes next to nothing any more, and what waits for it cannot even be killed.
+        // Now the disk accepts almost nothing, and a process that waits for it cannot even be killed.
         yield* slowDisk(vm, 1)
         const begun = yield* Deferred.make<void>()
         const stuck = yield* one.stream({ language: "python", code }).pipe(
@@ -314,7 +314,7 @@ while True:
       })
     )
 
-    it.effect("is not blamed for a failure of another kind", () =>
+    it.effect("is not reported for a failure of another kind", () =>
       Effect.gen(function* () {
         const one = yield* session({ diskMiB: 16 })
         const survived = yield* one.exec({ language: "bash", code: "cat /dev/zero > f; true" })
@@ -328,7 +328,7 @@ while True:
       }).pipe(Effect.scoped)
     )
 
-    it.effect("of another file system has that one's size", () =>
+    it.effect("of another file system is reported with the size of that one", () =>
       Effect.gen(function* () {
         const one = yield* session()
         const code = "with open('/dev/shm/f', 'wb') as f:\n    while True: f.write(bytes(1024 * 1024))"
@@ -355,7 +355,7 @@ while True:
   })
 
   describe("time, memory and processes", () => {
-    it.effect("each with its unit", () =>
+    it.effect("are each reported in their unit", () =>
       Effect.gen(function* () {
         const one = yield* session()
         const time = yield* meets(one, "bash", "sleep 60", { timeMs: 300 })

@@ -1,4 +1,4 @@
-/** Ports of real guests without any network: forwarded ones, and the HTTP client. */
+/** Exposed ports and the HTTP client of real guests, which have no network. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -20,11 +20,11 @@ const printed = (it: Session, expression: string) =>
   Effect.map(python(it, `print(${expression})`), ({ stdout }) => stdout.trim())
 const sha256 = (bytes: Uint8Array): string => createHash("sha256").update(bytes).digest("hex")
 
-/** Which error a port call fails with. */
+/** The error that a port operation fails with. */
 const failing = <A, R>(effect: Effect.Effect<A, PortFailure, R>) =>
   Effect.map(Effect.flip(effect), (error) => error.reason._tag)
 
-/** A client: `all` is everything it is sent until the end, or the errno of how it broke. */
+/** A client: `all` is everything it receives until the end, or the errno that the connection broke with. */
 const connect = (port: number) => {
   const socket = net.connect({ port, host: "127.0.0.1", allowHalfOpen: true })
   const chunks: Array<Buffer> = []
@@ -39,7 +39,7 @@ const connect = (port: number) => {
   return { socket, all }
 }
 
-/** Servers beside each other in one Python. Each connection is answered by a function in a thread of its own. */
+/** Several servers in one Python process. A function answers each connection in a thread of its own. */
 const servers = `
 import hashlib, os, socket, threading, time
 def serve(port, answer, family=socket.AF_INET):
@@ -82,7 +82,7 @@ serve(7006, lambda connection: connection.close())
 
 layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Ports", (it) => {
   describe("expose", () => {
-    it.effect("carries many connections, each half closed by itself, and the receipt says what went", () =>
+    it.effect("carries many connections, each with its own half-close, and the receipt counts them", () =>
       Effect.gen(function* () {
         const it = yield* session
         yield* python(it, servers)
@@ -120,7 +120,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Por
           { ...common, guestPort: 7002, port: six.port, connections: 10, bytesIn: 400_000, bytesOut: 640 }
         ])
 
-        // The server ends its half first.
+        // The server closes its direction first.
         const client = connect((yield* it.ports.expose(7003)).port)
         assert.strictEqual(yield* client.all, "first")
         client.socket.write("second ")
@@ -138,7 +138,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Por
       }).pipe(Effect.scoped)
     )
 
-    it.effect("holds little for a client that does not read, and for a server that does not", () =>
+    it.effect("buffers little for a client that does not read, and for a server that does not", () =>
       Effect.gen(function* () {
         const it = yield* session
         yield* python(it, servers)
@@ -153,39 +153,39 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Por
         talker.write(Buffer.alloc(64 * 1024 * 1024))
         const { receipt } = yield* Fiber.join(running)
         const [out, into] = receipt.ports ?? []
-        // The kernel of the host may take some of it for the client, too.
+        // The host's kernel may buffer some of it for the client, too.
         assert.isAtLeast(out?.bytesOut ?? 0, 256 * 1024)
         assert.isBelow(out?.bytesOut ?? 0, 12 * 1024 * 1024)
         assert.isBelow(into?.bytesIn ?? 0, 24 * 1024 * 1024)
-        // The flood comes through whole to one who reads after all, and neither has hindered anybody.
-        let heard = 0
+        // All of it arrives at a client that starts to read, and neither has blocked anything else.
+        let received = 0
         const whole = new Promise<void>((resolve) =>
           deaf
             .resume()
             .on("end", resolve)
-            .on("data", (it) => (heard += it.length))
+            .on("data", (it) => (received += it.length))
         )
         yield* Effect.promise(() => whole)
-        assert.strictEqual(`${heard}`, yield* printed(it, "flooded"))
+        assert.strictEqual(`${received}`, yield* printed(it, "flooded"))
         talker.destroy()
 
-        // Who only talks hears that the server is gone.
+        // A client that only writes is closed when the server is gone.
         const heedless = net.connect({
           port: (yield* it.ports.expose(7006)).port,
           host: "127.0.0.1",
           allowHalfOpen: true
         })
-        const told = new Promise<void>((resolve) => heedless.on("error", () => {}).on("close", () => resolve()))
+        const closed = new Promise<void>((resolve) => heedless.on("error", () => {}).on("close", () => resolve()))
         const talk = (): void => {
           while (!heedless.destroyed && heedless.write(Buffer.alloc(65_536)));
         }
         heedless.on("drain", talk).resume()
         talk()
-        yield* Effect.promise(() => told)
+        yield* Effect.promise(() => closed)
       }).pipe(Effect.scoped)
     )
 
-    it.effect("refuses what cannot be, and says when nobody is there or has died", () =>
+    it.effect("refuses invalid options, and reports when no program listens or the server has died", () =>
       Effect.gen(function* () {
         const it = yield* session
         for (const port of [0, -1, 65_536, 1.5, Number.NaN]) {
@@ -202,9 +202,9 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Por
         assert.strictEqual(again.message, `port ${first.port} of the host: another program listens there`)
         assert.strictEqual(yield* connect(first.port).all, "ECONNRESET")
         const waited = yield* Effect.flip(it.ports.waitFor(7100, "50 millis"))
-        assert.strictEqual(waited.message, "port 7100 of the guest: nobody listens there after 50 ms")
+        assert.strictEqual(waited.message, "port 7100 of the guest: no program listens there after 50 ms")
 
-        // Many who wait cost hardly more than one, also when they leave.
+        // Many waits cost hardly more than one, also when they are interrupted.
         const many = Effect.forEach(
           Array.from({ length: 2000 }, (_, n) => n),
           (n) => Effect.timeoutOption(it.ports.waitFor(20_000 + n, "1 minute"), "50 millis"),
@@ -236,7 +236,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Por
       }).pipe(Effect.scoped)
     )
 
-    it.effect("closes with its own scope, and with the session, whatever is open", () =>
+    it.effect("closes with its scope or the session, whatever is open", () =>
       Effect.gen(function* () {
         const scope = yield* Scope.make()
         const it = yield* Scope.provide(session, scope)
@@ -248,7 +248,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Por
         yield* Scope.close(inner, Exit.void)
         assert.strictEqual(yield* one.all, "ECONNRESET")
         assert.strictEqual(yield* connect(short.port).all, "ECONNREFUSED")
-        // In the guest it is over, too, and the port of the host can be had again.
+        // The connection has ended in the guest, too, and the host's port is free again.
         yield* python(it, "try:\n  while held[0].recv(9): pass\nexcept ConnectionResetError: pass")
         const long = yield* it.ports.expose(7005, { hostPort: short.port })
         assert.strictEqual(long.port, short.port)
@@ -263,7 +263,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Por
   })
 
   describe("http", () => {
-    it.effect("asks servers in the guest with streams both ways, and no port of the host", () =>
+    it.effect("reaches servers in the guest, with streams both ways, without a port of the host", () =>
       Effect.gen(function* () {
         const it = yield* session
         yield* it.exec({
@@ -284,7 +284,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Por
         const headers = yield* Effect.flatMap(it.http.get("http://127.0.0.1:8080/headers"), (answer) => answer.json)
         assert.strictEqual((headers as { host: string }).host, "127.0.0.1:8080")
 
-        // What comes back is sent again, so neither side can have waited for the other's end.
+        // The server sends each piece back at once, so neither side can have waited for the other's end.
         const blocks = Array.from({ length: 40 }, () => randomBytes(50_000))
         const echo = yield* it.http.post("http://localhost:8080/", {
           body: HttpBody.stream(Stream.fromIterable(blocks))
@@ -309,7 +309,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Por
 
         const nobody = yield* Effect.flip(it.http.get("http://localhost:8082/"))
         assert.strictEqual(nobody.reason._tag, "TransportError")
-        assert.match(String(nobody.reason.cause), /port 8082 of the guest: nobody listens there/)
+        assert.match(String(nobody.reason.cause), /port 8082 of the guest: no program listens there/)
         for (const url of ["https://localhost:8080/", "http://example.org:8080/", "http://10.0.0.1/"]) {
           assert.strictEqual((yield* Effect.flip(it.http.get(url))).reason._tag, "InvalidUrlError", url)
         }
@@ -331,7 +331,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Por
     const code =
       "import socket\ns = socket.create_server(('127.0.0.1', 7200))\nc = s.accept()[0]\nprint(c.recv(9).decode(), end='')"
 
-    it.effect("says where the port is, and in the receipt", () =>
+    it.effect("prints the address of the port, and reports it in the receipt", () =>
       Effect.gen(function* () {
         const running = startCli(["run", "--json", "--expose", "7200", code])
         yield* Effect.promise(() => running.until("port 7200: http://127.0.0.1:"))

@@ -1,3 +1,7 @@
+/**
+ * Processes of real guests, from the command to the terminal. They stay in one file because they share the helpers below and one
+ * warm layer, so that a test costs a clone.
+ */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
@@ -18,7 +22,7 @@ const bytesOf = (stream: Process["stdout"]) => Effect.map(Stream.runCollect(stre
 const textOf = (stream: Process["stdout"]) => Effect.map(bytesOf(stream), (bytes) => bytes.toString())
 const sha256 = (bytes: Uint8Array) => createHash("sha256").update(bytes).digest("hex")
 
-/** Starts a process that writes little, and gives all it wrote and its end. */
+/** Runs a process that writes little, and returns its output and its exit. */
 const ended = (command: Command, options?: SpawnOptions, stdin: Stream.Stream<Uint8Array> = Stream.empty) =>
   Effect.gen(function* () {
     const it = yield* (yield* session).spawn(command, options)
@@ -29,7 +33,7 @@ const ended = (command: Command, options?: SpawnOptions, stdin: Stream.Stream<Ui
     return { stdout, stderr, exit: yield* Effect.result(it.exit), pid: it.pid }
   }).pipe(Effect.scoped)
 
-/** So many at once. */
+/** Runs `one` `count` times at once. */
 const many = <A, E>(count: number, one: (n: number) => Effect.Effect<A, E>) =>
   Effect.forEach(
     Array.from({ length: count }, (_, n) => n),
@@ -40,7 +44,7 @@ const many = <A, E>(count: number, one: (n: number) => Effect.Effect<A, E>) =>
 /** The exit of a process, which must have one. */
 const exitOf = (it: Process) => Effect.map(Effect.orDie(it.exit), ({ exitCode, signal }) => [exitCode, signal])
 
-/** Follows an output that somebody types at: `until` waits for a text in what has come since the last one it found. */
+/** Reads the output of a terminal: `until` waits for a text after the one that it found last. */
 const watch = (from: Process["stdout"]) =>
   Effect.gen(function* () {
     let all = ""
@@ -79,7 +83,7 @@ const watch = (from: Process["stdout"]) =>
     return { until, all: () => all }
   })
 
-/** How many processes the guest has whose command line holds a text. */
+/** How many processes in the guest have this text in their command line. */
 const living = (it: { run: (command: Command) => Effect.Effect<{ stdout: string }, unknown> }, text: string) =>
   Effect.map(it.run(["pgrep", "-c", "-f", `[${text[0]}]${text.slice(1)}`]), ({ stdout }) => Number(stdout)).pipe(
     Effect.orElseSucceed(() => 0)
@@ -89,7 +93,7 @@ const pty = { cols: 80, rows: 24 }
 
 layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Process", (it) => {
   describe("the command", () => {
-    it.effect("an array reaches the program byte for byte and meets no shell", () =>
+    it.effect("an array reaches the program byte for byte, without a shell", () =>
       Effect.gen(function* () {
         const odd = ["$HOME", "`id`", "*", "a b", "", "'", '"', "\\", "a\nb", "\x01\x7f", "-n", "ä€𝄞", "; exit 9", "&&"]
         const { exit, stderr, stdout } = yield* ended(["printf", "%s\\0", ...odd])
@@ -98,14 +102,14 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
       })
     )
 
-    it.effect("a string is bash's", () =>
+    it.effect("a string is a script for bash", () =>
       Effect.gen(function* () {
         const { stdout, stderr } = yield* ended('a=(x "y z"); echo "${a[1]} $HOME $PWD" | cat; echo e >&2')
         assert.deepStrictEqual([stdout, stderr], ["y z /home/user /home/user\n", "e\n"])
       })
     )
 
-    it.effect("a program is found in the PATH that it will have", () =>
+    it.effect("a program is found in the PATH of its own environment", () =>
       Effect.gen(function* () {
         const it = yield* session
         yield* it.run(
@@ -155,8 +159,8 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
     )
   })
 
-  describe("what cannot be started", () => {
-    it.effect("is UnsupportedCommand or PermissionDenied of the exit, with the path", () =>
+  describe("a program that cannot be started", () => {
+    it.effect("fails the exit with UnsupportedCommand or PermissionDenied, with the path", () =>
       Effect.gen(function* () {
         const it = yield* session
         yield* it.run(
@@ -187,7 +191,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
       }).pipe(Effect.scoped)
     )
 
-    it.effect("a cwd that is not there is InvalidInput, one that is closed PermissionDenied", () =>
+    it.effect("a missing cwd is InvalidInput, one without access PermissionDenied", () =>
       Effect.gen(function* () {
         const it = yield* session
         for (const cwd of ["/no/such", "/etc/passwd"]) {
@@ -206,10 +210,10 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
       }).pipe(Effect.scoped)
     )
 
-    it.effect("is NotStarted when the guest's kernel starts nothing more, and the session lives", () =>
+    it.effect("is NotStarted when the guest's kernel can start no more processes, and the session lives", () =>
       Effect.gen(function* () {
         const it = yield* session
-        // The machine's root may do this to all, the agent too.
+        // Root in the guest may do this to everything there, the agent included.
         yield* it.run("echo 20 > /proc/sys/kernel/threads-max", { user: "root" })
         const error = yield* Effect.flip(it.run(["true"]))
         assert.strictEqual(error._tag === "SandboxError" ? error.reason._tag : error._tag, "NotStarted")
@@ -253,14 +257,14 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
         ]) {
           assert.strictEqual((yield* Effect.flip(wrong)).reason._tag, "InvalidInput")
         }
-        // Only the process above has run by now.
+        // Only the process above has run so far.
         assert.strictEqual((yield* it.run(["true"])).receipt.sequence, 2)
       }).pipe(Effect.scoped)
     )
   })
 
   describe("streams", () => {
-    it.effect("stdin to stdout: 1 MiB and more of all byte values, at once and in pieces", () =>
+    it.effect("stdin reaches stdout: 1 MiB and more of all byte values, at once and in pieces", () =>
       Effect.gen(function* () {
         const it = yield* session
         const all = Buffer.from(Array.from({ length: 1_300_001 }, (_, i) => (i * 7 + (i >> 8)) % 256))
@@ -276,7 +280,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
       }).pipe(Effect.scoped)
     )
 
-    it.effect("stdin stays open until it is ended, and what nobody reads blocks nothing else", () =>
+    it.effect("stdin stays open until it is ended, and unread stdin blocks nothing else", () =>
       Effect.gen(function* () {
         const it = yield* session
         const deaf = yield* it.spawn(["sleep", "1000"])
@@ -298,7 +302,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
       }).pipe(Effect.scoped)
     )
 
-    it.effect("a slow reader holds back its own process and no other", () =>
+    it.effect("a slow reader blocks its own process and no other", () =>
       Effect.gen(function* () {
         const it = yield* session
         const many = "import sys\nfor i in range(120000): sys.stdout.write(f'{i:07d}\\n')\nsys.stderr.write('done')"
@@ -307,7 +311,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
         const expected = Array.from({ length: 120_000 }, (_, i) => `${String(i).padStart(7, "0")}\n`).join("")
         assert.isTrue((yield* textOf(quick.stdout)) === expected)
         assert.strictEqual(yield* textOf(quick.stderr), "done")
-        // It has written all that fits, and waits.
+        // The process has written all that fits, and waits.
         assert.isUndefined((yield* Effect.forkChild(slow.exit, { startImmediately: true })).pollUnsafe())
         const head = yield* slow.stdout.pipe(Stream.take(1), Stream.runCollect)
         const rest = yield* textOf(slow.stdout)
@@ -316,7 +320,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
       }).pipe(Effect.scoped)
     )
 
-    it.effect("its standard files can be opened by their names", () =>
+    it.effect("/dev/stdin, /dev/stdout and /dev/stderr can be opened", () =>
       Effect.gen(function* () {
         const command = "cat /dev/stdin; echo out > /dev/stdout; echo err > /dev/stderr"
         const { stdout, stderr } = yield* ended(command, {}, Stream.make(Buffer.from("in\n")))
@@ -360,13 +364,13 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
       }).pipe(Effect.scoped)
     )
 
-    it.effect("is told once and at once when a grandchild keeps the pipes, with all output until then", () =>
+    it.effect("comes at once when a grandchild keeps the pipes open, with all output until then", () =>
       Effect.gen(function* () {
         const it = yield* session
         const process = yield* it.spawn("(sleep 1; echo late; exec sleep 731) & echo last; exit 3")
         assert.deepStrictEqual(yield* exitOf(process), [3, null])
         assert.strictEqual(yield* textOf(process.stdout), "last\n")
-        // What it left running runs on, and its output blocks nobody.
+        // What it left running continues, and its output blocks nothing.
         assert.strictEqual(yield* living(it, "sleep 731"), 1)
         const flood = yield* it.spawn("(head -c 3000000 /dev/zero; touch /tmp/written) & exit 0")
         assert.deepStrictEqual(yield* exitOf(flood), [0, null])
@@ -422,7 +426,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
       }).pipe(Effect.scoped)
     )
 
-    it.effect("closing the scope ends the tree, whatever it thinks of SIGTERM, and it is gone", () =>
+    it.effect("closing the scope ends the tree, even if it ignores SIGTERM", () =>
       Effect.gen(function* () {
         const it = yield* session
         for (const [command, options] of [
@@ -432,7 +436,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
           ],
           ["trap 'exit 9' TERM; setsid sleep 733 & echo ready; wait", {}],
           ["stty -echo; (trap '' HUP TERM; sleep 733) & echo ready; bash -i", { pty }],
-          // It waits for somebody to read its output.
+          // It waits for its output to be read.
           ["echo ready; (sleep 733) & yes", {}]
         ] as const) {
           const scope = yield* Scope.make()
@@ -442,7 +446,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
           yield* Scope.close(scope, Exit.void)
           assert.strictEqual(yield* living(it, "sleep 733"), 0, command)
         }
-        // Nobody has a handle on one whose start was interrupted: it does not wait for the scope's end.
+        // A process whose start was interrupted has no handle: it ends before the scope does.
         const starting = yield* Effect.forkChild(it.spawn("trap '' TERM; sleep 733"), { startImmediately: true })
         yield* Fiber.interrupt(starting)
         assert.strictEqual(yield* living(it, "sleep 733"), 0)
@@ -461,7 +465,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
       }).pipe(Effect.scoped)
     )
 
-    it.effect("run judges as exec does: stdin, result, TaskFailed", () =>
+    it.effect("run has the same results and errors as exec: stdin, result, TaskFailed", () =>
       Effect.gen(function* () {
         const it = yield* session
         const sorted = yield* it.run(["sort", "-n"], { stdin: "10\n9\n" })
@@ -475,7 +479,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
     )
   })
 
-  it.effect("more at once than a guest takes wait their turn", () =>
+  it.effect("more requests at once than a guest takes wait their turn", () =>
     Effect.gen(function* () {
       const it = yield* session
       const [executed, files, run] = yield* Effect.all(
@@ -499,7 +503,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
   )
 
   describe("a terminal", () => {
-    it.effect("is one: isatty, size, name, TERM, the controlling one", () =>
+    it.effect("is a real one: isatty, size, name, TERM, controlling terminal", () =>
       Effect.gen(function* () {
         const code =
           "import os, sys\nprint([os.isatty(n) for n in range(3)], os.get_terminal_size(), os.ttyname(0), os.environ['TERM'])\n" +
@@ -528,7 +532,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
         yield* seen.until("50 132\r\n")
         yield* seen.until("<0> ")
         yield* bash.resize({ cols: 100, rows: 40 })
-        // A signal that comes when bash is not at its prompt has its trap run before the next command.
+        // When a signal comes while bash is not at its prompt, bash runs the trap before the next command.
         const commands = bash
           .write(":\n")
           .pipe(Effect.repeat(Schedule.spaced("500 millis")), Effect.andThen(Effect.never))
@@ -549,7 +553,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
       }).pipe(Effect.scoped)
     )
 
-    it.effect("has its new size before what is typed after it", () =>
+    it.effect("has its new size before later input arrives", () =>
       Effect.gen(function* () {
         const it = yield* session
         const code = "import os\nfor _ in range(200): input(); print(os.get_terminal_size().columns)"
@@ -564,7 +568,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
       }).pipe(Effect.scoped)
     )
 
-    it.effect("Ctrl-C interrupts a program that computes; what it does not read blocks nobody", () =>
+    it.effect("Ctrl-C interrupts a program that computes; input that it does not read blocks nothing", () =>
       Effect.gen(function* () {
         const it = yield* session
         const process = yield* it.spawn(["python3", "-c", "print('on')\nwhile True: pass"], { pty })
@@ -578,7 +582,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Pro
       }).pipe(Effect.scoped)
     )
 
-    it.effect("a line longer than memory: 1 MB through a raw terminal, both ways", () =>
+    it.effect("1 MB passes through a raw terminal, both ways", () =>
       Effect.gen(function* () {
         const it = yield* session
         const cat = yield* it.spawn("stty raw -echo; echo ready; exec head -c 1000000", { pty })

@@ -24,7 +24,7 @@ const until = (holds: () => boolean) =>
 
 layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Sandbox", (it) => {
   describe("run", () => {
-    it.effect("python: output, value and a receipt that is true", () =>
+    it.effect("python: output, value and a correct receipt", () =>
       Effect.gen(function* () {
         const before = Date.now()
         const result = yield* run({
@@ -74,7 +74,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("San
       })
     )
 
-    it.effect("gives exact bytes of all values", () =>
+    it.effect("returns exact bytes of all values", () =>
       Effect.gen(function* () {
         const code = "import sys\nsys.stdout.buffer.write(bytes(range(256)) * 1000)"
         const result = yield* run({ language: "python", code })
@@ -85,7 +85,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("San
       })
     )
 
-    it.effect("keeps head and tail of a long output and counts all of it", () =>
+    it.effect("keeps head and tail of a long output and counts all its bytes", () =>
       Effect.gen(function* () {
         const result = yield* run({
           language: "python",
@@ -100,7 +100,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("San
       })
     )
 
-    it.effect("gives stdin, env and cwd", () =>
+    it.effect("passes stdin, env and cwd", () =>
       Effect.gen(function* () {
         const result = yield* run({
           language: "bash",
@@ -166,7 +166,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("San
       })
     )
 
-    it.effect("UnsupportedCommand: a missing command, module and a file that is no program", () =>
+    it.effect("UnsupportedCommand: a missing command, a missing module and a file that is not a program", () =>
       Effect.gen(function* () {
         const bash = yield* failing({ language: "bash", code: "no-such-command --flag" })
         assert.strictEqual(bash._tag, "UnsupportedCommand")
@@ -205,7 +205,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("San
           if (error._tag !== "LimitExceeded") return
           assert.deepStrictEqual([error.limit, error.allowed], ["memory", 512 * 1024 * 1024])
           assert.isNumber(error.observed)
-          // Not the machine's limit, which would have been met before.
+          // The limit was that of the execution: the machine itself would have run out of memory earlier.
           if (error.receipt.state === "reset") assert.isAtLeast(error.observed ?? 0, 500 * 1024 * 1024)
         }
         assert.strictEqual((yield* it.exec({ language: "python", code: "print(2)" })).stdout, "2\n")
@@ -239,7 +239,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("San
       })
     )
 
-    it.effect("SandboxError: a session refuses bad input and lives on; a closed one refuses everything", () =>
+    it.effect("SandboxError: a session refuses bad input and stays usable; a closed one refuses everything", () =>
       Effect.gen(function* () {
         const scope = yield* Scope.make()
         const it = yield* Scope.provide(session, scope)
@@ -346,45 +346,47 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("San
           assert.strictEqual(error.retry, error.reason._tag === "OutcomeUnknown" ? "unsafe" : "safe")
           assert.deepStrictEqual(mine(), [])
         }
-        // None of them was taken for a damaged template.
+        // None of them counted as a damaged template.
         const next = yield* run({ language: "bash", code: "true" })
         assert.strictEqual(next.receipt.startPath.kind, "restore")
       })
     )
 
-    it.effect("a killed QEMU gives OutcomeUnknown to what ran, and SessionClosed from then on", () =>
-      Effect.gen(function* () {
-        const before = new Set(qemus())
-        const it = yield* session
-        yield* it.exec({ language: "python", code: "1" })
-        const pid = qemus().find((it) => !before.has(it))
-        const pending = yield* Effect.forkChild(
-          Effect.flip(it.exec({ language: "python", code: "import time\ntime.sleep(60)" })),
-          { startImmediately: true }
-        )
-        const other = yield* Effect.forkChild(
-          Effect.flip(
-            it
-              .stream({ language: "bash", code: "echo on; sleep 60" })
-              .pipe(Stream.runForEach(() => Effect.sync(() => process.kill(pid as number, "SIGKILL"))))
-          ),
-          { startImmediately: true }
-        )
-        for (const error of [yield* Fiber.join(pending), yield* Fiber.join(other)]) {
-          assert.strictEqual(error._tag, "SandboxError")
-          if (error._tag !== "SandboxError") return
-          assert.strictEqual(error.reason._tag, "OutcomeUnknown")
-          assert.strictEqual(error.retry, "unsafe")
-          if (error.reason._tag === "OutcomeUnknown") {
-            assert.strictEqual(error.reason.receipt.state, "closed")
-            assert.strictEqual(error.reason.receipt.exitCode, null)
-            assert.strictEqual(error.reason.receipt.usage.cpuMs, null)
+    it.effect(
+      "after a killed QEMU, the running execution fails with OutcomeUnknown and later ones with SessionClosed",
+      () =>
+        Effect.gen(function* () {
+          const before = new Set(qemus())
+          const it = yield* session
+          yield* it.exec({ language: "python", code: "1" })
+          const pid = qemus().find((it) => !before.has(it))
+          const pending = yield* Effect.forkChild(
+            Effect.flip(it.exec({ language: "python", code: "import time\ntime.sleep(60)" })),
+            { startImmediately: true }
+          )
+          const other = yield* Effect.forkChild(
+            Effect.flip(
+              it
+                .stream({ language: "bash", code: "echo on; sleep 60" })
+                .pipe(Stream.runForEach(() => Effect.sync(() => process.kill(pid as number, "SIGKILL"))))
+            ),
+            { startImmediately: true }
+          )
+          for (const error of [yield* Fiber.join(pending), yield* Fiber.join(other)]) {
+            assert.strictEqual(error._tag, "SandboxError")
+            if (error._tag !== "SandboxError") return
+            assert.strictEqual(error.reason._tag, "OutcomeUnknown")
+            assert.strictEqual(error.retry, "unsafe")
+            if (error.reason._tag === "OutcomeUnknown") {
+              assert.strictEqual(error.reason.receipt.state, "closed")
+              assert.strictEqual(error.reason.receipt.exitCode, null)
+              assert.strictEqual(error.reason.receipt.usage.cpuMs, null)
+            }
           }
-        }
-        const closed = yield* Effect.flip(it.exec({ language: "python", code: "1" }))
-        assert.strictEqual(closed._tag === "SandboxError" && closed.reason._tag, "SessionClosed")
-        yield* until(() => !qemus().includes(pid as number))
-      }).pipe(Effect.scoped)
+          const closed = yield* Effect.flip(it.exec({ language: "python", code: "1" }))
+          assert.strictEqual(closed._tag === "SandboxError" && closed.reason._tag, "SessionClosed")
+          yield* until(() => !qemus().includes(pid as number))
+        }).pipe(Effect.scoped)
     )
   })
 
@@ -400,7 +402,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("San
       }).pipe(Effect.scoped)
     )
 
-    it.effect("code that closes every descriptor it can find still ends", () =>
+    it.effect("code that closes every descriptor still ends", () =>
       Effect.gen(function* () {
         const it = yield* session
         yield* Effect.exit(it.exec({ language: "python", code: "import os\nos.closerange(3, 4096)\nprint('x')" }))

@@ -21,7 +21,7 @@ const tokenOf = (session: Session) =>
   Effect.map(session.exec(code), ({ stdout }) => (JSON.parse(stdout) as Record<string, string>)["TOKEN"])
 
 describe("Secrets", () => {
-  it.effect("the code's environment has a placeholder, another in every session", () =>
+  it.effect("the code's environment has a placeholder, a different one in every session", () =>
     Effect.gen(function* () {
       const sandbox = yield* Sandbox
       const options = { network, env: { A: "b" }, secrets: { TOKEN: secret, OTHER: { ...secret, header: "X-Key" } } }
@@ -39,7 +39,7 @@ describe("Secrets", () => {
     }).pipe(Effect.provide(kit))
   )
 
-  it.effect("a fork goes on with its parent's unless it is given others, a snapshot has none of them", () =>
+  it.effect("a fork keeps its parent's secrets unless it is given others; a snapshot contains none", () =>
     Effect.gen(function* () {
       const sandbox = yield* Sandbox
       const options = { network, secrets: { TOKEN: secret } }
@@ -50,7 +50,7 @@ describe("Secrets", () => {
       const parent = yield* sandbox.session(options)
       const mine = yield* tokenOf(parent)
       assert.match(mine ?? "", placeholder)
-      // Whatever has become of the policy by then.
+      // The fork keeps them even if the policy has changed meanwhile.
       yield* parent.network.update(NetworkPolicy.none)
       const child = yield* forked(parent)
       assert.strictEqual(yield* tokenOf(child), mine)
@@ -106,7 +106,7 @@ describe("Secrets", () => {
     })
   )
 
-  it.effect("what cannot be used is refused before anything starts, and not shown", () =>
+  it.effect("an invalid secret is refused before anything starts, and not shown", () =>
     Effect.gen(function* () {
       const sandbox = yield* Sandbox
       const wrong: ReadonlyArray<readonly [field: string, problem: string, options: unknown]> = [

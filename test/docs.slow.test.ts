@@ -34,10 +34,10 @@ describe("the programs in the Markdown files", () => {
   })
 
   it("over the test kit give what they say", async () => {
-    const kit = (await import(path.join(directory, fileOf("told")))) as {
+    const kit = (await import(path.join(directory, fileOf("printed")))) as {
       readonly [name: string]: Effect.Effect<string>
     }
-    const said = [kit.told, kit.full, kit.asked].map((it) => it ?? Effect.succeed("missing"))
+    const said = [kit.printed, kit.full, kit.asked].map((it) => it ?? Effect.succeed("missing"))
     assert.deepStrictEqual(await Effect.runPromise(Effect.all(said)), [
       "it printed 42",
       "the host is full; later",

@@ -1,4 +1,4 @@
-/** Marks of a session, and which files have changed since one. */
+/** Makes `Session.mark` and `Session.changes`. */
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { type Changes, Mark, Options as ReportOptions } from "../Changes.ts"
@@ -14,20 +14,18 @@ export type Options = typeof Options.Type
 
 const decodeOptions = decodeInput(Options, "options")
 
-/** Marks and reports over a session's guest. */
+/** `session`: the session's id, which its marks carry. */
 export const make = (guest: Guest, session: string) => {
-  /** One question to the guest, and its END; the bytes before it go to `onData`. */
-  const ask = <M extends Method>(
+  /** Makes a request and returns its END. The bytes before it go to `onData`, which returns false when they are not valid. */
+  const request = <M extends Method>(
     method: M,
-    request: Request<M>,
+    fields: Request<M>,
     onData: (bytes: Uint8Array) => boolean
   ): Effect.Effect<End<M>, SandboxError> =>
-    guest.open(method, request).pipe(
+    guest.open(method, fields).pipe(
       Effect.flatMap((stream) =>
         Agent.follow(stream, (it) =>
-          it._tag === "Note" || onData(it.bytes)
-            ? Effect.void
-            : guest.violated("a report of changed files that is not understood")
+          it._tag === "Note" || onData(it.bytes) ? Effect.void : guest.violated("an invalid report of changed files")
         )
       ),
       Effect.scoped,
@@ -38,7 +36,7 @@ export const make = (guest: Guest, session: string) => {
           return Effect.fail(
             fail(
               code === "invalid"
-                ? new InvalidInput({ field: "since", problem, expected: "one of the last marks" })
+                ? new InvalidInput({ field: "since", problem, expected: "one of the session's latest marks" })
                 : new NotStarted({ problem })
             )
           )
@@ -57,12 +55,12 @@ export const make = (guest: Guest, session: string) => {
     }
     const asked = ChangeReport.asked(options) ?? { patches: true, maxFiles: 0 }
     const report = ChangeReport.make(asked)
-    return yield* report.finish(yield* ask(changesRead, { since: since?.id ?? 0, ...asked }, report.push))
+    return yield* report.finish(yield* request(changesRead, { since: since?.id ?? 0, ...asked }, report.push))
   })
 
   return {
     changes,
-    mark: ask(changesMark, {}, () => false).pipe(
+    mark: request(changesMark, {}, () => false).pipe(
       Effect.map(({ mark }) => new Mark({ session, id: mark })),
       Effect.withSpan("Session.mark")
     )

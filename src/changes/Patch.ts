@@ -1,26 +1,28 @@
 /**
- * Unified patches with git's headers, as `patch -p1` and `git apply` read them. The texts come from a guest and may be made
- * to be hard to compare: what takes long to compare well is replaced as a whole between its equal beginning and end.
+ * Makes unified patches with git's headers, for `patch -p1` and `git apply`. The texts come from a guest, which may choose
+ * them so that they are expensive to compare. When a comparison takes too long, the patch replaces everything from the first
+ * line that differs to the last.
  */
 import { structuredPatch } from "diff"
 import * as FileName from "../internal/FileName.ts"
 
-/** What one side of a patch is: `null` where there is no file. `mode`: permission bits. */
+/** A file before or after the change. `mode`: permission bits. */
 export interface Side {
   readonly path: string
   readonly mode: number
   readonly text: string
 }
 
+/** Unchanged lines around a change. */
 const context = 3
-/** Beyond so many changed lines a change is not looked at closely; the effort grows with its square. */
+/** The most changed lines that a comparison looks for: its time grows with the square of this. */
 const maxEdits = 500
-/** How long one comparison may take, in ms. It holds up everything else in this process. */
+/** How long one comparison may take, in ms. It blocks everything else in this process. */
 const maxMs = 100
 
 const plain = /^[ !#-[\]-~]*$/
 
-/** A path as git writes it: quoted like in C where it holds anything unusual. */
+/** A path as git writes it: quoted as a C string when it contains anything unusual. */
 const quoted = (prefix: string, path: string): string => {
   const name = `${prefix}${path}`
   if (plain.test(name)) return name
@@ -33,12 +35,12 @@ const quoted = (prefix: string, path: string): string => {
   return `"${text}"`
 }
 
-/** A name that holds a space ends with a tab, or it would end at the space. */
+/** A name with a space needs a tab after it, or `patch` reads it only up to the space. */
 const header = (mark: string, name: string): string => `${mark} ${name}${name.includes(" ") ? "\t" : ""}\n`
 
 const gitMode = (mode: number): string => ((mode & 0o111) === 0 ? "100644" : "100755")
 
-/** The lines of a text, each with its newline but perhaps the last. */
+/** The lines of a text, each with its newline; the last may have none. */
 const linesOf = (text: string): Array<string> => {
   const lines = text.split("\n").map((line) => `${line}\n`)
   const last = lines.pop()?.slice(0, -1) ?? ""
@@ -87,7 +89,10 @@ const hunks = (before: string, after: string): string => {
     .join("")
 }
 
-/** The patch that makes one of the other; empty where git has no words for it. `close`: whether to compare line by line. */
+/**
+ * The patch from `old` to `new_`, each `null` when there is no file; empty when nothing changed that a patch can express.
+ * `close`: whether to compare line by line.
+ */
 export const make = (old: Side | null, new_: Side | null, close: boolean): string => {
   const at = new_?.path ?? old?.path ?? ""
   const from = quoted("a", old?.path ?? at)

@@ -1,6 +1,4 @@
-/**
- * Gathers what a guest says of changed files into a report, within bounds: lines of JSON, then counts.
- */
+/** Collects a guest's report of changed files, lines of JSON and then counts, within bounds, and adds the patches. */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
@@ -11,24 +9,24 @@ import { ChangeLine, type ChangesAsked, maxTexts } from "../guest/Methods.ts"
 import * as Lines from "../internal/Lines.ts"
 import * as Patch from "./Patch.ts"
 
-/** What the guest is asked for, with the defaults; `undefined` when no report is. */
+/** The request to the guest, with the defaults; `undefined` when no report is wanted. */
 export const asked = (given: Asked = false): ChangesAsked | undefined => {
   if (given === false) return undefined
   const { maxFiles = 1000, patches = true } = given === true ? {} : given
   return { patches, maxFiles }
 }
 
-/** The longest line: two texts, in which each byte may take six, and names. */
+/** The longest line in bytes: two texts, in which one byte may become six, and the names. */
 const maxLine = 4 * 1024 * 1024
-/** The most of a report in bytes; the guest stops at 32 MiB. */
+/** The longest report in bytes; the guest stops at 32 MiB. */
 const maxReport = 40 * 1024 * 1024
-/** How long patches of one report may be compared line by line, in ms. */
+/** How long the texts of one report are compared line by line, in ms. */
 const patience = 1000
 
 export interface ChangeReport {
-  /** Takes the next bytes; `false` when no agent of ours would send them. */
+  /** Adds the next bytes; `false` when they are not valid. */
   readonly push: (bytes: Uint8Array) => boolean
-  /** All that came, with the counts that came last. */
+  /** Makes the report from the lines so far and the counts, which come last. */
   readonly finish: (counts: ChangeCounts) => Effect.Effect<Changes>
 }
 
@@ -36,12 +34,12 @@ const decode = Schema.decodeUnknownOption(Schema.fromJsonString(ChangeLine))
 
 const isFile = (state: FileState | undefined): state is FileState => state?.type === "file"
 
-/** One side of a patch; `null` where there is no regular file. */
+/** One side of a patch; `null` when it is not a regular file. */
 const side = (path: string, state: FileState | undefined, text: string | undefined): Patch.Side | null =>
   isFile(state) ? { path, mode: state.mode, text: text ?? "" } : null
 
 const patchOf = (line: ChangeLine, close: boolean): string => {
-  // Without its text a change of content has no patch; a new name or mode alone has one.
+  // A change of content needs the texts; a change of only name or mode has a patch without them.
   if (line.text !== "text" && (line.text !== "none" || !isFile(line.before) || !isFile(line.after))) return ""
   return Patch.make(side(line.from ?? line.path, line.before, line.old), side(line.path, line.after, line.new), close)
 }
@@ -60,7 +58,7 @@ const changeOf = (line: ChangeLine, patches: boolean, close: boolean): Change =>
   }
 }
 
-/** An empty report. */
+/** Starts with an empty report. */
 export const make = (asked: ChangesAsked): ChangeReport => {
   const lines = Lines.make(maxLine)
   const found: Array<ChangeLine> = []

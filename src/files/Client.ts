@@ -1,4 +1,4 @@
-/** The files of a session over its VM: requests to the agent, and what its answers mean. */
+/** `Session.files` without copies: requests to the agent about files, and results or errors from its answers. */
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
@@ -20,7 +20,7 @@ type Operation = Files.FileError["operation"]
 
 type Codec = Methods.Method["end"]
 
-/** A method that answers with an END of its own, or says why it failed. */
+/** A method whose END is an answer or the reason of a failure. */
 type FileMethod<Request extends Codec = Codec, Answer extends Codec = Codec> = Methods.Method<
   Request,
   Schema.Union<readonly [typeof Methods.FileFailed, Answer]>
@@ -39,7 +39,7 @@ export interface Call<M extends FileMethod> {
 export interface Client {
   /** Opens a request. */
   readonly open: <M extends FileMethod>(call: Call<M>) => Effect.Effect<Answering<M>, Files.FileFailure, Scope.Scope>
-  /** Makes a request and gives its END; the bytes before it go to `onData`. */
+  /** Makes a request and returns its END; the bytes before it go to `onData`. */
   readonly call: <M extends FileMethod>(
     call: Call<M>,
     onData?: (bytes: Uint8Array) => Effect.Effect<void, Files.FileFailure>
@@ -48,17 +48,17 @@ export interface Client {
 
 /** A request under way. */
 export interface Answering<M extends FileMethod> {
-  /** Waits for END; the bytes before it go to `onData`. */
+  /** Waits for END and returns it; the bytes before it go to `onData`. */
   readonly follow: (
     onData?: (bytes: Uint8Array) => Effect.Effect<void, Files.FileFailure>
   ) => Effect.Effect<Answer<M>, Files.FileFailure>
   /** The bytes before END, as a stream; END goes to `onEnd`. */
   readonly bytes: (onEnd: (end: Answer<M>) => void) => Stream.Stream<Uint8Array, Files.FileFailure>
-  /** Sends a content, then its end. */
+  /** Sends the content of a file, then marks its end. */
   readonly send: <E, R>(content: Stream.Stream<Uint8Array, E, R>) => Effect.Effect<void, E | Files.FileFailure, R>
 }
 
-/** A path: not empty, without NUL, and one that bytes can have. The guest refuses paths that are too long for Linux. */
+/** A path: not empty, without NUL, and with an encoding as bytes. The guest refuses paths that are too long for Linux. */
 const Path = Schema.NonEmptyString.check(
   Schema.isMaxLength(16 * 1024),
   Schema.makeFilter((path: string) => !path.includes("\0"), { expected: "a path without NUL characters" }),
@@ -70,7 +70,7 @@ export const decodePath = decodeInput(Path, "path")
 
 const isFailed = (end: object): end is Methods.FileFailed => "error" in end
 
-/** Requests over a session's guest. */
+/** Makes the client of a session's guest. */
 export const makeClient = (guest: Guest): Client => {
   const open = Effect.fnUntraced(function* <M extends FileMethod>({
     fields,
@@ -104,7 +104,7 @@ export const makeClient = (guest: Guest): Client => {
         ),
       send: (content) =>
         content.pipe(
-          // A stream that has ended takes nothing more; its last event says why.
+          // `write` returns false once the stream has ended; its END says why.
           Stream.runForEachWhile((bytes) =>
             bytes.length === 0 ? Effect.succeed(true) : stream.write(Sub.file, bytes, false)
           ),
@@ -119,7 +119,7 @@ export const makeClient = (guest: Guest): Client => {
   }
 }
 
-/** The bytes that come before END, as a stream; END goes to `onEnd`. */
+/** Makes a request and returns the bytes before END as a stream; END goes to `onEnd`. */
 export const bytesOf = <M extends FileMethod>(
   client: Client,
   call: Call<M>,
@@ -141,7 +141,7 @@ const decodeContent = decodeInput(Schema.Union([Schema.String, Schema.Uint8Array
 
 const defaultMaxBytes = 64 * 1024 * 1024
 const defaultMaxEntries = 100_000
-/** The longest line of JSON about one file: two names of 4096 bytes, each in hex. */
+/** The longest line of JSON about one file, in bytes: two names of 4096 bytes in hex, and more than enough for the rest. */
 const maxLine = 64 * 1024
 
 const byName = (a: Files.Entry, b: Files.Entry): number => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0)
@@ -160,18 +160,18 @@ const tooLarge = (
     reason: { _tag: "TooLarge", allowed, observed, unit }
   })
 
-/** Files of a session, without the copying of trees. */
+/** All of `Session.files` but the copies. */
 export const make = (guest: Guest, client: Client): Omit<Files.Files, "copyIn" | "copyOut"> => {
   const read: Files.Files["read"] = Effect.fn("Files.read")(function* (path, given = {}) {
     const { maxBytes = defaultMaxBytes, ...fields } = yield* options.read(given)
     let buffer = Buffer.alloc(0)
     let length = 0
     const { bytes: sent, size } = yield* client.call(
-      // One byte more than allowed shows that there is more.
+      // One byte more than allowed, to find out whether there is more.
       { operation: "read", path, method: Methods.fileRead, fields: { ...fields, length: maxBytes + 1 } },
       (bytes) => {
         const needed = length + bytes.length
-        if (needed > maxBytes + 1) return guest.violated("more of a file than was asked for")
+        if (needed > maxBytes + 1) return guest.violated("more bytes of a file than requested")
         if (needed > buffer.length) {
           const larger = Buffer.alloc(Math.max(needed, Math.min(2 * buffer.length, maxBytes + 1)))
           buffer.copy(larger, 0, 0, length)
@@ -182,7 +182,7 @@ export const make = (guest: Guest, client: Client): Omit<Files.Files, "copyIn" |
         return Effect.void
       }
     )
-    if (sent !== length) return yield* guest.violated("another count of a file's bytes than it sent")
+    if (sent !== length) return yield* guest.violated("a file size that differs from the bytes it sent")
     if (length > maxBytes) return yield* tooLarge("read", path, maxBytes, size > maxBytes ? size : null, "bytes")
     return new Uint8Array(buffer.buffer, buffer.byteOffset, length)
   })
@@ -215,10 +215,10 @@ export const make = (guest: Guest, client: Client): Omit<Files.Files, "copyIn" |
     yield* client.call({ operation: "list", path, method: Methods.fileList, fields }, (bytes) =>
       Effect.gen(function* () {
         const found = lines(bytes)
-        if (found === undefined) return yield* guest.violated("an entry of a directory without an end")
+        if (found === undefined) return yield* guest.violated("a directory entry that is too long")
         for (const line of found) {
           const entry = decode(line)
-          if (Option.isNone(entry)) return yield* guest.violated("an entry of a directory that is not understood")
+          if (Option.isNone(entry)) return yield* guest.violated("an invalid directory entry")
           if (entries.push(entry.value) > maxEntries) return yield* tooLarge("list", path, maxEntries, null, "entries")
         }
       })
@@ -281,10 +281,10 @@ export const make = (guest: Guest, client: Client): Omit<Files.Files, "copyIn" |
           Effect.gen(function* () {
             const changes: Array<Files.Change> = []
             const found = lines(bytes)
-            if (found === undefined) return yield* guest.violated("a change without an end")
+            if (found === undefined) return yield* guest.violated("a change of a watched file that is too long")
             for (const line of found) {
               const change = decode(line)
-              if (Option.isNone(change)) return yield* guest.violated("a change that is not understood")
+              if (Option.isNone(change)) return yield* guest.violated("an invalid change of a watched file")
               changes.push(change.value)
             }
             return changes
@@ -296,7 +296,7 @@ export const make = (guest: Guest, client: Client): Omit<Files.Files, "copyIn" |
   }
 }
 
-/** Sends a content and waits for END. A guest that cannot take it says so at once, however slowly the content comes. */
+/** Sends the content of a file and waits for END. A guest that refuses it ends the sending at once, however slow the content. */
 export const deliver = <E, R, M extends FileMethod>(
   answer: Answering<M>,
   content: Stream.Stream<Uint8Array, E, R>

@@ -1,4 +1,4 @@
-/** Copies files and trees between this host and a session. */
+/** Copies files and trees between the host and a session. */
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
@@ -26,8 +26,8 @@ const onHost =
   (failed: HostFailed): Files.FileError =>
     ofHost(operation, FileName.fromBytes(failed.path), failed.error)
 
-/** A place beside the target, on the same file system; removed unless it was put in the target's place. */
-const beside = (target: string): Effect.Effect<Buffer, never, Scope.Scope> =>
+/** A path next to the target, so on the same file system. What is there when the scope closes is removed. */
+const draftOf = (target: string): Effect.Effect<Buffer, never, Scope.Scope> =>
   Effect.acquireRelease(
     Effect.sync(() =>
       Buffer.from(joinPath(dirname(target), `.${basename(target).slice(0, 100)}.${randomBytes(6).toString("hex")}`))
@@ -38,7 +38,7 @@ const beside = (target: string): Effect.Effect<Buffer, never, Scope.Scope> =>
 const removeDraft = (draft: Buffer): Promise<void> =>
   fs.rm(draft, { recursive: true, force: true }).catch(() => undefined)
 
-/** Fails, before anything is copied, where the copy could not be put in its place at the end. */
+/** Fails, before anything is copied, when the copy could not replace the target at the end. */
 const checkTarget = async (target: string, tree: boolean): Promise<void> => {
   const stats = await fs.lstat(target).catch((error: unknown) => {
     if (errorCode(error) === "ENOENT") return undefined
@@ -59,14 +59,14 @@ const checkTarget = async (target: string, tree: boolean): Promise<void> => {
   if (code !== undefined) throw Object.assign(new Error(), { code })
 }
 
-/** Unpacks an archive as a new directory. */
+/** Unpacks an archive into a new directory. */
 const unpack = <E>(archive: Stream.Stream<Uint8Array, E>, draft: Buffer, bounds: Bounds) =>
   Effect.andThen(
     attempt(draft, () => fs.mkdir(draft, 0o700)),
     extract(archive, draft, bounds)
   )
 
-/** Writes one file anew. */
+/** Writes a new file. */
 const save = Effect.fnUntraced(function* <E>(
   bytes: Stream.Stream<Uint8Array, E>,
   draft: Buffer,
@@ -92,7 +92,7 @@ const save = Effect.fnUntraced(function* <E>(
   return { entries: 1, bytes: total, skipped: 0 }
 }, Effect.scoped)
 
-/** `copyIn` and `copyOut` of a session. */
+/** Makes `copyIn` and `copyOut` of a session. */
 export const make = (client: Client, files: Pick<Files.Files, "stat">): Pick<Files.Files, "copyIn" | "copyOut"> => {
   const copyIn: Files.Files["copyIn"] = Effect.fn("Files.copyIn")(function* (hostPath, guestPath, given = {}) {
     const options = { ...(yield* decodeOptions(given)), createParents: true }
@@ -144,7 +144,7 @@ export const make = (client: Client, files: Pick<Files.Files, "stat">): Pick<Fil
     const target = resolve(hostPath)
     const failed = (error: HostFailed | Unsafe | Excess): Files.FileError =>
       error._tag === "HostFailed"
-        ? // The draft's name would say nothing to the caller.
+        ? // The caller does not know the draft's path.
           ofHost("copyOut", hostPath, error.error)
         : new Files.FileError({
             operation: "copyOut",
@@ -163,7 +163,7 @@ export const make = (client: Client, files: Pick<Files.Files, "stat">): Pick<Fil
       attempt(Buffer.from(target), () => checkTarget(target, info.type === "directory")),
       failed
     )
-    const draft = yield* beside(target)
+    const draft = yield* draftOf(target)
     let skipped = 0
     const copied =
       info.type === "directory"

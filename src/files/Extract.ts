@@ -1,9 +1,9 @@
 /**
- * Unpacks an archive that a hostile guest may have made, into a new directory of this host.
+ * Unpacks an archive that a hostile guest may have made into a new directory of the host.
  *
- * Nothing is written outside of it, by construction: the directory is our own and new; every file and directory is made new
- * and exclusively, in a directory that this archive made before; links come last, when nothing is written any more, and
- * only those that stay inside.
+ * Nothing is written outside of that directory, by construction: the host has just made it; every file and directory is
+ * created exclusively, in a directory that this archive made before; symbolic links come last, when nothing is written any
+ * more, and only those that stay inside.
  */
 import * as Data from "effect/Data"
 import * as Effect from "effect/Effect"
@@ -13,10 +13,10 @@ import { constants, promises as fs } from "node:fs"
 import * as FileName from "../internal/FileName.ts"
 import { attempt, type Count, HostFailed, join, paxLink, paxPath } from "./HostTree.ts"
 
-/** What the archive asks for could reach beyond its target, or is no honest archive. */
+/** The archive could write outside of its target, or is not one that the agent would make. */
 export class Unsafe extends Data.TaggedError("Unsafe")<{ readonly entry: string; readonly problem: string }> {}
 
-/** More than was allowed. */
+/** The archive exceeds a bound. */
 export class Excess extends Data.TaggedError("Excess")<{
   readonly allowed: number
   readonly unit: "bytes" | "entries"
@@ -28,7 +28,7 @@ export interface Bounds {
   readonly outsideLinks: "refuse" | "skip"
 }
 
-/** Bytes of headers, padding and records between two things that count; more is no honest archive. */
+/** The most bytes of headers, padding and records between two entries or pieces of content; the agent sends far fewer. */
 const maxOverhead = 4 * 1024 * 1024
 
 interface Directory {
@@ -40,23 +40,23 @@ type Parts = ReadonlyArray<string>
 
 const key = (parts: Parts): string => parts.join("/")
 
-/** The exact name of an entry: from the record of ours where the bytes are not UTF-8. */
+/** The exact name of an entry; when its bytes are not UTF-8, it is in hex in a PAX record of this project. */
 const exact = (header: Tar.Header, record: string, plain: string): string => {
   const hex = header.pax[record]
   return hex === undefined ? plain : FileName.fromBytes(Buffer.from(hex, "hex"))
 }
 
-/** The parts of an entry's path; none for the tree itself. */
+/** The parts of an entry's path; empty for the tree itself. */
 const partsOf = (name: string): Parts | Unsafe => {
   if (name.startsWith("/")) return new Unsafe({ entry: name, problem: "has an absolute name" })
-  if (name.includes("\0")) return new Unsafe({ entry: name, problem: "has a name with a NUL" })
+  if (name.includes("\0")) return new Unsafe({ entry: name, problem: "has a name with a NUL character" })
   const parts = name.split("/").filter((part) => part !== "" && part !== ".")
   return parts.includes("..") ? new Unsafe({ entry: name, problem: "has a name with .." }) : parts
 }
 
 /**
- * Whether a link stays inside: walks as the kernel would, over what the archive made. `..` may only leave a directory that
- * is known to be one, so that no link hides under a name that the file system takes for the same.
+ * Whether a link stays inside: resolves it as the kernel would, over what the archive made. `..` may only leave a path known
+ * to be a directory: on a file system that ignores case, an unknown name may be that of a link.
  */
 const staysInside = (
   at: Parts,
@@ -86,7 +86,7 @@ const staysInside = (
   return walk(at.slice(0, -1), target) !== undefined
 }
 
-/** Unpacks into `root`, a new and empty directory. */
+/** Unpacks into `root`, a new and empty directory, and counts what it made. */
 export const extract = <E>(
   archive: Stream.Stream<Uint8Array, E>,
   root: Buffer,
@@ -103,13 +103,13 @@ export const extract = <E>(
       for (const part of parts) {
         const bytes = FileName.toBytes(part)
         if (bytes === undefined)
-          return Effect.fail(new Unsafe({ entry: key(parts), problem: "has a name that no bytes have" }))
+          return Effect.fail(new Unsafe({ entry: key(parts), problem: "has a name that is not a valid file name" }))
         path = join(path, bytes)
       }
       return Effect.succeed(path)
     }
 
-    /** Makes what is missing above an entry: only directories that this archive made are entered. */
+    /** Makes the missing directories above an entry. Fails at a link: only directories that this archive made are entered. */
     const enter = Effect.fnUntraced(function* (parts: Parts) {
       for (let depth = 1; depth < parts.length; depth++) {
         const above = parts.slice(0, depth)
@@ -151,9 +151,9 @@ export const extract = <E>(
       const { header } = entry
       overhead = 0
       const name = exact(header, paxPath, header.path)
-      // Records that we do not know could pile up in the decoder without an end.
+      // Unknown records are refused, because the decoder would keep any number of them.
       if (Object.keys(header.pax).some((it) => it !== paxPath && it !== paxLink)) {
-        return yield* new Unsafe({ entry: name, problem: "has records that no archive of ours has" })
+        return yield* new Unsafe({ entry: name, problem: "has unknown PAX records" })
       }
       const parts = partsOf(name)
       if (parts instanceof Unsafe) return yield* parts
@@ -166,7 +166,7 @@ export const extract = <E>(
         return
       }
       if (directories.has(key(parts)) || links.has(key(parts))) {
-        return yield* new Unsafe({ entry: name, problem: "comes twice" })
+        return yield* new Unsafe({ entry: name, problem: "is in the archive twice" })
       }
       yield* enter(parts)
       switch (header.type) {
@@ -190,13 +190,13 @@ export const extract = <E>(
       Stream.mapEffect((bytes) => {
         overhead += bytes.length
         return overhead > maxOverhead
-          ? Effect.fail(new Unsafe({ entry: "", problem: "is an archive of which too little is content" }))
+          ? Effect.fail(new Unsafe({ entry: "", problem: "is an archive with too little content for its size" }))
           : Effect.succeed(bytes)
       }),
       Stream.pipeThroughChannelOrFail(Tar.decode<E | Unsafe, unknown>()),
       Stream.runForEach(add),
       Effect.catchIf(Tar.isTarError, (error) =>
-        Effect.fail(new Unsafe({ entry: "", problem: `is no archive: ${error.message}` }))
+        Effect.fail(new Unsafe({ entry: "", problem: `is not a valid archive: ${error.message}` }))
       )
     )
 
@@ -213,7 +213,7 @@ export const extract = <E>(
       }
       yield* attempt(path, () => fs.symlink(bytes, path))
     }
-    // The deepest first: a directory that may not be entered keeps its content.
+    // The deepest first: below a directory whose mode forbids entering it, nothing could be changed any more.
     for (const [name, { mode, mtime }] of [...directories].toReversed()) {
       const path = yield* pathOf(name === "" ? [] : name.split("/"))
       yield* attempt(path, async () => {

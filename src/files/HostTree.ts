@@ -1,4 +1,4 @@
-/** A file or a directory of this host as a stream: for copying it into a guest. */
+/** Reads a file or a directory of the host as a stream, to copy it into a guest. */
 import * as Data from "effect/Data"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
@@ -7,17 +7,17 @@ import * as Tar from "effect/encoding/Tar"
 import { constants, promises as fs, type Stats } from "node:fs"
 import * as FileName from "../internal/FileName.ts"
 
-/** Names of PAX records that hold, in hex, what is not UTF-8. */
+/** Names of PAX records for paths and link targets that are not UTF-8, in hex. */
 export const paxPath = "EXECSANDBOX.path"
 export const paxLink = "EXECSANDBOX.linkpath"
 
 const slash = Buffer.from("/")
 const unit = 128 * 1024
 
-/** Bytes of the path of an entry of a directory. */
+/** The path of a directory's entry, as bytes. */
 export const join = (directory: Buffer, name: Buffer): Buffer => Buffer.concat([directory, slash, name])
 
-/** A call on this host failed; `path` is about what. */
+/** A file operation on the host failed at `path`. */
 export class HostFailed extends Data.TaggedError("HostFailed")<{ readonly path: Buffer; readonly error: unknown }> {}
 
 export const attempt = <A>(path: Buffer, work: () => Promise<A>): Effect.Effect<A, HostFailed> =>
@@ -26,8 +26,8 @@ export const attempt = <A>(path: Buffer, work: () => Promise<A>): Effect.Effect<
 const changed = (path: Buffer) => new HostFailed({ path, error: Object.assign(new Error(), { code: "CHANGED" }) })
 
 /**
- * The content of a file: as many bytes as it had when it was looked at, and `HostFailed` with `CHANGED` when it has become
- * shorter. A FIFO that took its place is not waited for.
+ * The content of a file that had `size` bytes: exactly so many, or `HostFailed` with `CHANGED` when it has become shorter. It
+ * does not wait for a FIFO that has replaced the file.
  */
 export const content = (path: Buffer, size: number): Stream.Stream<Uint8Array, HostFailed> =>
   Stream.unwrap(
@@ -50,7 +50,7 @@ export const content = (path: Buffer, size: number): Stream.Stream<Uint8Array, H
     })
   )
 
-/** What was met, counted as it is sent. */
+/** What has been copied so far: entries, bytes of content, and entries left out. */
 export interface Count {
   entries: number
   bytes: number
@@ -64,7 +64,7 @@ const named = (name: Buffer, link: Buffer | undefined, stats: Stats): Tar.EntryO
   return { mode: stats.mode & 0o777, mtime: new Date(Math.max(0, Math.floor(stats.mtimeMs))), pax }
 }
 
-/** A directory with all in it, itself first. Links are links; what is neither file, directory nor link is left out. */
+/** A directory and everything in it, itself first. Links stay links; what is neither file, directory nor link is left out. */
 export const tree = (root: Buffer, count: Count): Stream.Stream<Tar.Entry<HostFailed>, HostFailed> => {
   const entry = (name: Buffer, path: Buffer): Stream.Stream<Tar.Entry<HostFailed>, HostFailed> =>
     Stream.unwrap(

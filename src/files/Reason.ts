@@ -1,11 +1,11 @@
-/** From an errno's name, of the guest's kernel or of this host's, to the reason that a caller can act on. */
+/** Turns an errno's name, from the guest or the host, into the `FileError` that a caller can act on. */
 import { FileError, type Reason } from "../Files.ts"
 import type { FileFailed } from "../guest/Methods.ts"
 import { errorCode } from "../internal/Files.ts"
 
 type Operation = FileError["operation"]
 
-/** What the guest says of a failure, beside its code. */
+/** What the guest reports about a failure in addition to its code. */
 interface Detail {
   readonly free?: number
   readonly type?: FileFailed["error"]["type"]
@@ -29,7 +29,7 @@ const reasonOf = (code: string, grant: string, detail: Detail): Reason => {
     case "EPERM":
       return { _tag: "PermissionDenied", rule: code, grant }
     case "EROFS":
-      return { _tag: "PermissionDenied", rule: code, grant: "a path on a file system that is not read-only" }
+      return { _tag: "PermissionDenied", rule: code, grant: "use a path on a writable file system" }
     case "ENOSPC":
     case "EDQUOT":
       return { _tag: "DiskFull", free: detail.free ?? null }
@@ -50,14 +50,17 @@ const reasonOf = (code: string, grant: string, detail: Detail): Reason => {
   }
 }
 
-/** What the guest's answer means. */
+/** The error for a failure that the guest reported. */
 export const ofGuest = (
   operation: Operation,
   path: string,
   user: "user" | "root",
   { error }: FileFailed
 ): FileError => {
-  const grant = user === "root" ? "the guest's kernel refuses this to root as well" : '{ user: "root" } has more rights'
+  const grant =
+    user === "root"
+      ? "none: the guest's kernel refuses this to root as well"
+      : 'use { user: "root" }, which has more rights'
   return new FileError({
     operation,
     path: error.path ?? path,
@@ -66,7 +69,7 @@ export const ofGuest = (
   })
 }
 
-/** What a failed call on this host means. */
+/** The error for a call that failed on the host. */
 export const ofHost = (operation: Operation, path: string, error: unknown): FileError =>
   error instanceof FileError
     ? error
@@ -74,5 +77,5 @@ export const ofHost = (operation: Operation, path: string, error: unknown): File
         operation,
         path,
         side: "host",
-        reason: reasonOf(errorCode(error), "rights of this process on the host's file", {})
+        reason: reasonOf(errorCode(error), "give this process access to the file on the host", {})
       })

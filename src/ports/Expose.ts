@@ -1,4 +1,4 @@
-/** The ports of a session over its VM: listeners on the host, and an HTTP client that needs none. */
+/** Makes `Session.ports`, which listens on the host, and `Session.http`, which needs no port of the host. */
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -19,10 +19,10 @@ import * as GuestSocket from "./Socket.ts"
 import type { PortLedger, Use } from "./Ledger.ts"
 import type { Guest } from "../session/Guest.ts"
 
-/** Connections that are forwarded at a time. */
+/** How many connections are forwarded at one time. */
 const maxConnections = 128
 const longestWaitMs = 86_400_000
-/** How long after the bound the guest may take to say that nobody listens. */
+/** How long after the bound the guest may take to report that no program listens, in ms. */
 const graceMs = 20_000
 
 const host = "127.0.0.1"
@@ -30,7 +30,7 @@ const host = "127.0.0.1"
 const decodePort = decodeInput(GuestPort, "guestPort")
 const decodeOptions = decodeInput(ExposeOptions, "expose options")
 
-/** Why the host does not let us listen. */
+/** The error when the host's port cannot be opened. */
 const refusal = (port: number, error: Error): PortError => {
   const code = errorCode(error)
   switch (code) {
@@ -46,12 +46,12 @@ const refusal = (port: number, error: Error): PortError => {
   }
 }
 
-/** Joins a client's connection with the one into the guest. An end that is out of order on one side is so on the other. */
+/** Connects a client's socket with the connection into the guest. A reset on one side becomes a reset on the other. */
 const splice = (near: net.Socket, far: Duplex): void => {
   near.pipe(far)
   far.pipe(near)
   near.on("error", () => far.destroy())
-  // One that has ended both ways leaves what is still on its way to the guest.
+  // After an orderly end in both directions, what is still on its way to the guest arrives there.
   near.on("close", () => {
     if (!near.readableEnded) far.destroy()
   })
@@ -62,7 +62,7 @@ const splice = (near: net.Socket, far: Duplex): void => {
   })
 }
 
-/** A listener; the scope's end closes it and breaks off what it has accepted. */
+/** A listener. When the scope closes, it is closed and the connections that it has accepted are reset. */
 const listen = (port: number, accept: (near: net.Socket) => Duplex | undefined) =>
   Effect.acquireRelease(
     Effect.callback<{ readonly server: net.Server; readonly open: Set<net.Socket> }, PortError>((resume) => {
@@ -85,13 +85,13 @@ const listen = (port: number, accept: (near: net.Socket) => Duplex | undefined) 
       })
   )
 
-/** The ports of a session. `lost` ends when the VM is gone. */
+/** `lost` ends when the VM is gone. */
 export const make = Effect.fnUntraced(function* (
   guest: Guest,
   ledger: PortLedger,
   lost: Effect.Effect<unknown, unknown>
 ): Effect.fn.Return<{ readonly ports: Ports; readonly http: HttpClient.HttpClient }, never, Scope.Scope> {
-  const home = yield* Effect.scope
+  const sessionScope = yield* Effect.scope
   const run: GuestSocket.Run = yield* FiberSet.makeRuntime<never>()
   const exposed = new Set<Scope.Closeable>()
   let connections = 0
@@ -113,7 +113,7 @@ export const make = Effect.fnUntraced(function* (
     const guestPort = yield* decodePort(port)
     const { hostPort = 0 } = yield* decodeOptions(options)
     yield* guest.usable
-    const scope = yield* Scope.fork(home)
+    const scope = yield* Scope.fork(sessionScope)
     exposed.add(scope)
     yield* Effect.addFinalizer(() =>
       Effect.suspend(() => {
@@ -146,7 +146,7 @@ export const make = Effect.fnUntraced(function* (
       Effect.catchTag(["Refused", "ChannelViolation"], (error) => guest.violated(error.problem)),
       Effect.timeoutOrElse({
         duration: timeoutMs + graceMs,
-        orElse: () => guest.violated("it does not say whether a program listens")
+        orElse: () => guest.violated("it does not report whether a program listens")
       })
     )
     if (!listening) {
@@ -158,8 +158,8 @@ export const make = Effect.fnUntraced(function* (
     }
   })
 
-  /** One use for each port that is asked over HTTP. */
-  const asked = new Map<number, Use>()
+  /** The ledger's entry for each port of the guest that `http` has connected to. */
+  const httpUses = new Map<number, Use>()
   const http = HttpClient.make((request, url) => {
     const local = url.protocol === "http:" && ["localhost", "127.0.0.1", "[::1]"].includes(url.hostname)
     if (!local) {
@@ -173,8 +173,8 @@ export const make = Effect.fnUntraced(function* (
       Effect.promise(() => import("./Http.ts")),
       ({ makeClient }) =>
         makeClient((port) => {
-          const use = asked.get(port) ?? ledger.begin(port, null, null)
-          asked.set(port, use)
+          const use = httpUses.get(port) ?? ledger.begin(port, null, null)
+          httpUses.set(port, use)
           return GuestSocket.dial(guest, port, use, run)
         })
     )

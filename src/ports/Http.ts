@@ -1,4 +1,4 @@
-/** An HTTP client over connections into the guest. A module of its own, so that only who uses it loads Node's client. */
+/** An HTTP client over connections into the guest. A module of its own, so that Node's client is loaded only when it is used. */
 import * as NodeHttpClient from "@effect/platform-node/NodeHttpClient"
 import * as Effect from "effect/Effect"
 import type * as HttpClient from "effect/http/HttpClient"
@@ -6,7 +6,7 @@ import * as http from "node:http"
 import * as https from "node:https"
 import type { Duplex } from "node:stream"
 
-/** Connections at a time; more requests wait. */
+/** How many connections are open at one time; more requests wait. */
 const maxSockets = 64
 
 class GuestAgent extends http.Agent {

@@ -1,18 +1,19 @@
-/** Counts what goes through a session's ports, and says for a stretch of time what went. */
+/** Counts connections and bytes through a session's ports, in total and for the time of one execution. */
 import type { PortUse } from "../Receipt.ts"
 
-/** One port that is open, with what has gone through it so far. */
+/** A port that is open, with the counts so far. */
 export type Use = { -readonly [K in keyof PortUse]: PortUse[K] }
 
 export interface PortLedger {
-  /** A port from now on, until `end`. */
+  /** Adds a port. `host` and `port` are those on the host; `null` for `Session.http`. */
   readonly begin: (guestPort: number, host: string | null, port: number | null) => Use
+  /** Removes a port. Recordings that have begun before still contain it. */
   readonly end: (use: Use) => void
-  /** Begins a stretch of time. */
+  /** Begins a recording. */
   readonly record: () => Recording
 }
 
-/** `uses` is what has happened since it began, until `stop`. */
+/** What has gone through the ports since the recording began. `stop` ends it; `uses` is valid until then. */
 export interface Recording {
   readonly uses: () => ReadonlyArray<PortUse>
   readonly stop: () => void
@@ -50,7 +51,7 @@ export const make = (): PortLedger => {
           [...uses]
             .filter((use) => !already.has(use))
             .map((use) => since(use, before.get(use)))
-            // Without a port on the host there is nothing to tell but what went through.
+            // An exposed port is reported even without traffic, a port of `Session.http` only with traffic.
             .filter((use) => use.port !== null || use.connections + use.bytesIn + use.bytesOut > 0),
         stop: () => {
           if (--recording > 0) return

@@ -1,8 +1,8 @@
-/** Bytes that wait for a reader. Small pieces are joined as they come: a thousand of a byte must not cost a thousand objects. */
+/** Bytes that wait for a reader. Small pieces are joined, so that a thousand single bytes do not become a thousand objects. */
 
 export interface Pieces {
   readonly push: (bytes: Uint8Array) => void
-  /** The next bytes, at most 64 KiB. */
+  /** The next bytes, at most 64 KiB; `undefined` when there are none. */
   readonly take: () => Uint8Array | undefined
   readonly empty: () => boolean
 }
@@ -17,7 +17,7 @@ export const make = (): Pieces => {
       const last = pieces.at(-1)
       if (last !== undefined && last.length + bytes.length <= small)
         pieces[pieces.length - 1] = Buffer.concat([last, bytes])
-      // A copy, or a byte would keep the whole block alive that it arrived in.
+      // Copied: a view of a few bytes would keep the whole buffer alive in which they arrived.
       else if (bytes.length > 0) pieces.push(bytes.length < small ? Buffer.from(bytes) : bytes)
     },
     take: () => {

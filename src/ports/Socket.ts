@@ -1,6 +1,4 @@
-/**
- * A connection to a server in the guest, as Node's `Duplex`: half-close both ways, and no faster than the slower side.
- */
+/** A connection to a server in the guest, as a Node `Duplex`, with half-close and back-pressure in both directions. */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -20,14 +18,14 @@ import type { Guest } from "../session/Guest.ts"
 /** Runs effects for callbacks, until the session ends. */
 export type Run = <A, E>(effect: Effect.Effect<A, E>) => Fiber.Fiber<A, E>
 
-/** How long the guest may take to say that a connection is over whose both sides have ended. */
-const overWithin = "10 seconds"
+/** How long the guest may take to report the end of a connection that has ended in both directions. */
+const endTimeout = "10 seconds"
 
 const decodeCode = Schema.decodeUnknownOption(DialRefused)
 
 const problems: Readonly<Record<DialRefused, string>> = {
-  refused: "nobody listens there",
-  reset: "the server broke the connection off",
+  refused: "no program listens there",
+  reset: "the server reset the connection",
   timeout: "the server does not answer",
   failed: "the connection failed"
 }
@@ -44,15 +42,15 @@ const broken = (port: number, refused: Agent.Refused): PortError => {
   })
 }
 
-/** Connects. What goes wrong destroys the `Duplex` with a `PortFailure`; destroying it breaks the connection off. */
+/** Connects. An error destroys the `Duplex` with a `PortFailure`; destroying the `Duplex` resets the connection. */
 export const dial = (guest: Guest, port: number, use: Use, run: Run): Duplex => {
   const opened = Deferred.makeUnsafe<GuestStream>()
   const left = Deferred.makeUnsafe<void>()
   const waiting = Pieces.make()
   let stream: GuestStream | undefined
-  let life: Fiber.Fiber<unknown, unknown> | undefined
+  let following: Fiber.Fiber<unknown, unknown> | undefined
   let connected = false
-  /** Bytes that are under way to a server that may not be there. */
+  /** Bytes sent before the guest has reported that the server accepted the connection. */
   let early = 0
   let wanted = false
   let ended = false
@@ -70,7 +68,7 @@ export const dial = (guest: Guest, port: number, use: Use, run: Run): Duplex => 
 
   const send = (bytes: Uint8Array, end: boolean, done: () => void): void => {
     const ready = stream === undefined ? Deferred.await(opened) : Effect.succeed(stream)
-    // A stream that is over takes nothing more, and then nobody misses it.
+    // `write` drops the bytes when the stream has ended: the server is gone.
     run(Effect.flatMap(ready, (it) => it.write(Sub.stdin, bytes, end))).addObserver((exit) => {
       if (connected && Exit.isSuccess(exit) && exit.value) use.bytesIn += bytes.length
       else early += bytes.length
@@ -89,8 +87,8 @@ export const dial = (guest: Guest, port: number, use: Use, run: Run): Duplex => 
     final: (done) => send(new Uint8Array(), true, done),
     destroy(error, done) {
       Deferred.doneUnsafe(left, Effect.void)
-      // What has ended in order may end in order in the guest, too.
-      if (error !== null || !this.readableEnded || !this.writableFinished) life?.interruptUnsafe()
+      // After an orderly end in both directions, the connection in the guest may end in order too.
+      if (error !== null || !this.readableEnded || !this.writableFinished) following?.interruptUnsafe()
       done(error)
     }
   })
@@ -120,7 +118,7 @@ export const dial = (guest: Guest, port: number, use: Use, run: Run): Duplex => 
           }
         })
         ended = true
-        // The server is gone. A client that has not noticed by the end of what it said would write to nothing for ever.
+        // The server is gone. A client that still writes once it has read everything would never notice: destroy its side.
         const cutOff = (): void => {
           if (!socket.writableEnded) socket.destroy()
         }
@@ -132,8 +130,8 @@ export const dial = (guest: Guest, port: number, use: Use, run: Run): Duplex => 
     }
   }).pipe(Effect.scoped)
 
-  const whenLeft = Effect.andThen(Deferred.await(left), Effect.sleep(overWithin))
-  life = run(
+  const whenLeft = Effect.andThen(Deferred.await(left), Effect.sleep(endTimeout))
+  following = run(
     Effect.raceFirst(follow, whenLeft).pipe(
       Effect.catch((error: PortFailure) => Effect.sync(() => void socket.destroy(error))),
       Effect.onInterrupt(() => Effect.sync(() => void socket.destroy()))

@@ -1,6 +1,6 @@
 /**
- * One attempt to run something in a session, be it code, a command or a process: what it wrote, when it began, how it
- * ended, and the receipt that says so. The only place where receipts are written and where evidence becomes an error.
+ * One attempt to run code, a command or a process in a session: its output, when it began, how it ended, and its receipt.
+ * Only this module publishes receipts and turns evidence into errors.
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
@@ -31,7 +31,8 @@ import {
 } from "../SandboxError.ts"
 import { VmLost, type VmStream } from "../Vm.ts"
 import { diskShare } from "../vm/diskShare.ts"
-import { type Context, newId } from "./Context.ts"
+import * as AttemptReceipt from "./AttemptReceipt.ts"
+import type { Context } from "./Context.ts"
 import type * as Deadlines from "./Deadlines.ts"
 import * as NetworkOutcome from "./NetworkOutcome.ts"
 import { classify, type Outcome, stopReason } from "./Outcome.ts"
@@ -39,7 +40,7 @@ import * as Output from "./Output.ts"
 
 type Refused = Agent.Refused
 
-/** What is attempted, for its receipt. A process may have no time limit. */
+/** What an attempt runs, for its receipt. `timeMs` is the time limit, `null` for none; when absent it is that of `limits`. */
 export interface Subject {
   readonly language: Execution.Language | null
   readonly argv: ReadonlyArray<string> | null
@@ -50,30 +51,31 @@ export interface Subject {
 }
 
 export interface Attempt {
-  /** The receipt's. */
+  /** The number of this attempt in the session, as in the receipt. */
   readonly sequence: number
-  /** By the host's clock, ms. */
+  /** When it was requested, in ms of the host's clock. */
   readonly openedAt: number
+  /** The time limit in ms; `null` when there is none. */
   readonly timeMs: number | null
-  /** What the guest is asked to enforce and to report; `spill`: output beyond `outputBytes` goes to files. */
+  /** The limits that the guest enforces, and what it reports. With `spill`, it writes output beyond `outputBytes` to files. */
   readonly enforced: (spill: boolean) => Enforced
   readonly stdout: Output.Output
   readonly stderr: Output.Output
-  /** Takes a part of the report of changed files. */
+  /** Adds the next bytes of the report of changed files. */
   readonly changed: (bytes: Uint8Array) => Effect.Effect<void, SandboxError>
-  /** What takes a while and is for the receipt: best done while the guest works. */
+  /** Computes what the receipt needs and takes a while. Call it while the guest works. */
   readonly prepare: () => void
-  /** It has begun; only the first time counts. */
+  /** Records that the work has begun; only the first call counts. */
   readonly began: Effect.Effect<void>
-  /** Until the attempt's scope closes, destroys the VM of a guest that does not enforce its limits by then; see `Deadlines`. */
+  /** Destroys the VM if the attempt's scope is still open at `deadline`, in ms of the host's clock; see `Deadlines`. */
   readonly until: (deadline: number) => Deadlines.Watch
-  /** Fails because the VM is lost. */
+  /** Fails because the VM was lost. `handedOver`: the guest may have received the request. */
   readonly lost: (error: VmLost, handedOver: boolean) => Effect.Effect<never, SandboxError>
   /** Fails because the agent refused, or ended the stream without a result. `poisoned`: the VM must not be used any more. */
   readonly refused: (refused: Refused, poisoned: boolean) => Effect.Effect<never, SandboxError>
-  /** Fails because the guest broke the protocol, and destroys it. */
+  /** Fails because the guest broke the protocol, and destroys the VM. */
   readonly violated: (problem: string) => Effect.Effect<never, SandboxError>
-  /** Fails because there is no such thing here; nothing has run. */
+  /** Fails because the VM does not have what was requested; nothing has run. */
   readonly unsupported: (
     missing: Pick<UnsupportedCommand, "kind" | "name" | "available">
   ) => Effect.Effect<never, UnsupportedCommand>
@@ -81,17 +83,17 @@ export interface Attempt {
   readonly denied: (
     what: Pick<PermissionDenied, "operation" | "target" | "rule" | "grant">
   ) => Effect.Effect<never, PermissionDenied>
-  /** The result that evidence stands for, or the error. */
+  /** Publishes the receipt and turns evidence into the result or the error. */
   readonly conclude: (evidence: Evidence) => Effect.Effect<Execution.Result, Execution.Failure>
 }
 
-/** The limits in a request to the guest; those of the session are absent. */
+/** The limits in a request to the guest. Those that equal the session's are absent. */
 type Enforced = Pick<
   Request<typeof exec>,
   "timeMs" | "memoryBytes" | "processes" | "fileSizeBytes" | "outputBytes" | "outputFail" | "spill" | "changes"
 >
 
-/** How long after its time limit the guest may take to say how something ended; it kills one second after the limit. */
+/** How long after a time limit the guest may take to report the end, in ms; it kills one second after the limit. */
 export const graceMs = 20_000
 
 const mebibyte = 1024 * 1024
@@ -99,14 +101,14 @@ const mebibyte = 1024 * 1024
 const sha256 = (bytes: Uint8Array): string => createHash("sha256").update(bytes).digest("hex")
 
 /**
- * Begins an attempt, unless the session is closed or has not the memory that is asked for. One that has come to no end when
- * the scope closes was cancelled.
+ * Begins an attempt. Fails when the session is closed, or when the limits ask for more than the session has. An attempt that
+ * has not ended when the scope closes gets the outcome `Cancelled`.
  */
 export const begin = Effect.fnUntraced(function* (
   context: Context,
   subject: Subject
 ): Effect.fn.Return<Attempt, SandboxError, Scope.Scope> {
-  const { limits, origin, vm } = context
+  const { limits, vm } = context
   if (context.closed !== undefined) {
     return yield* fail(new SessionClosed({ session: context.id, problem: context.closed }))
   }
@@ -130,97 +132,65 @@ export const begin = Effect.fnUntraced(function* (
     )
   }
   const { presence } = context
-  const there = presence.enter()
+  const awake = presence.enter()
   let left = false
   const leave = (): void => {
     if (!left) presence.leave()
     left = true
   }
-  /** What its scope's end does, the last first, and before all that what it says of a cancelled one. */
-  const ends = [leave]
+  /** Run when the scope closes, the last one first, after the receipt of a cancelled attempt. */
+  const finalizers = [leave]
   let cancelled: Effect.Effect<unknown> = Effect.void
   yield* Effect.addFinalizer(() =>
     Effect.andThen(
       Effect.suspend(() => cancelled),
       Effect.sync(() => {
-        for (const end of ends.toReversed()) end()
+        for (const finalize of finalizers.toReversed()) finalize()
       })
     )
   )
-  const wakeMs = there ? null : yield* presence.awake
+  const wakeMs = awake ? null : yield* presence.awake
   const timeMs = subject.timeMs === undefined ? allowed.timeMs : subject.timeMs
   const memoryBytes = allowed.memoryMiB * mebibyte
-  const first = context.sequence++ === 0
-  const sequence = context.sequence
+  const sequence = ++context.sequence
   const openedAt = yield* Clock.currentTimeMillis
   let startedAt: number | undefined
   let codeSha256: string | null = null
   let over = false
   const ports = context.ports.record()
-  ends.push(ports.stop)
+  finalizers.push(ports.stop)
   const network = context.egress.watch()
-  if (network !== undefined) ends.push(network.stop)
+  if (network !== undefined) finalizers.push(network.stop)
   const stdout = Output.make(allowed.outputBytes)
   const stderr = Output.make(allowed.outputBytes)
 
   const write = (
-    ended: number,
+    endedAt: number,
     outcome: Receipt["outcome"],
     reason: Receipt["stopReason"],
     evidence: Evidence | undefined
-  ): Receipt => {
-    // The guest says that something has begun when it is not over at once; else its end says so.
-    const wallMs = evidence?.usage.wallMs ?? null
-    const begunAt =
-      wallMs === null ? startedAt : Math.max(openedAt, Math.min(startedAt ?? ended, Math.round(ended - wallMs)))
-    return {
-      version: 1,
-      id: newId("exe"),
-      session: context.id,
-      sequence,
-      startedAt: new Date(openedAt).toISOString(),
-      language: subject.language,
-      argv: subject.argv,
+  ): Receipt =>
+    AttemptReceipt.make({
+      context,
+      subject,
       codeSha256: subject.code === null ? null : (codeSha256 ??= sha256(subject.code)),
-      image: origin.image,
-      template: origin.template,
-      startPath: origin.startPath,
-      isolation: vm.isolation,
-      limits: {
-        timeMs,
-        memoryBytes,
-        outputBytes: allowed.outputBytes,
-        output: allowed.output,
-        processes: allowed.processes,
-        fileSizeBytes: allowed.fileSizeMiB * mebibyte,
-        diskBytes: allowed.diskMiB * mebibyte
-      },
+      allowed,
+      timeMs,
+      sequence,
+      openedAt,
+      startedAt,
+      endedAt,
+      wakeMs,
       outcome,
-      stopReason: reason,
-      exitCode: evidence?.exitCode ?? null,
-      signal: evidence?.signal ?? null,
-      state: evidence === undefined ? (outcome === "Cancelled" ? null : "closed") : evidence.state,
-      output: {
-        stdoutBytes: stdout.total(),
-        stderrBytes: stderr.total(),
-        truncated: stdout.truncated() || stderr.truncated()
-      },
-      usage: evidence?.usage ?? { cpuMs: null, peakMemoryBytes: null, wallMs: null },
-      timing: {
-        queueMs: begunAt === undefined ? null : begunAt - openedAt,
-        acquireMs: first ? origin.acquireMs : null,
-        handoverMs: first ? origin.handoverMs : null,
-        wakeMs,
-        executeMs: begunAt === undefined ? null : ended - begunAt
-      },
-      egress: network?.attempts() ?? null,
-      egressOmitted: network?.omitted() ?? null,
-      ports: ports.uses(),
-      filesChanged: countsOf(evidence)
-    }
-  }
+      reason,
+      evidence,
+      stdout,
+      stderr,
+      network,
+      ports
+    })
 
-  /** The attempt's one receipt, published. */
+  /** Publishes the one receipt of this attempt. */
   const publish = (outcome: Receipt["outcome"], reason: Receipt["stopReason"], evidence: Evidence | undefined) =>
     Effect.uninterruptible(
       Effect.flatMap(Clock.currentTimeMillis, (now) => {
@@ -248,7 +218,7 @@ export const begin = Effect.fnUntraced(function* (
   })
 
   const outputFails = allowed.output === "fail"
-  /** The guest ends what writes too much; that it was too much is for us to say. */
+  /** The guest ends a task that writes too much, but the host decides that this was the cause. */
   const overflowing = (outcome: Outcome): Outcome => {
     const observed = Math.max(stdout.total(), stderr.total())
     return !outputFails || observed <= allowed.outputBytes || outcome._tag === "LimitExceeded"
@@ -274,8 +244,8 @@ export const begin = Effect.fnUntraced(function* (
       case "UnsupportedCommand":
         return yield* new UnsupportedCommand({ available: [], ...withoutTag(outcome), ...common })
       case "LimitExceeded": {
-        const here = outcome.allowed ?? (outcome.limit === "memory" ? memoryBytes : null)
-        return yield* new LimitExceeded({ ...withoutTag(outcome), allowed: here, ...common })
+        const known = outcome.allowed ?? (outcome.limit === "memory" ? memoryBytes : null)
+        return yield* new LimitExceeded({ ...withoutTag(outcome), allowed: known, ...common })
       }
       case "TaskFailed":
         return yield* new TaskFailed({ reason: outcome.reason, ...common })
@@ -287,7 +257,7 @@ export const begin = Effect.fnUntraced(function* (
     openedAt,
     until: (deadline) => {
       const watch = context.deadlines.watch(deadline, vm.destroy)
-      ends.push(watch.letGo)
+      finalizers.push(watch.cancel)
       return watch
     },
     timeMs,
@@ -303,8 +273,7 @@ export const begin = Effect.fnUntraced(function* (
     }),
     stdout,
     stderr,
-    changed: (bytes) =>
-      report?.push(bytes) === true ? Effect.void : violated("a report of changed files that is not understood"),
+    changed: (bytes) => (report?.push(bytes) === true ? Effect.void : violated("an invalid report of changed files")),
     conclude,
     prepare: () => {
       if (subject.code !== null) codeSha256 ??= sha256(subject.code)
@@ -344,7 +313,7 @@ export const begin = Effect.fnUntraced(function* (
 })
 
 /**
- * Follows a stream to its end, gathering the output, and gives the evidence. Fails with `Refused` where the agent gives none.
+ * Collects the output of a stream until it ends and returns the evidence. Fails with `Refused` when the agent sends none.
  * The guest enforces the limits; `deadline`, in ms of the host's clock, is for a guest that does not.
  */
 export const follow = <M extends typeof exec | typeof spawn>(
@@ -371,16 +340,9 @@ export const follow = <M extends typeof exec | typeof spawn>(
 
 const overdue = "the guest did not end the execution within its limits"
 
-/** The receipt's word for what changed. */
-const countsOf = (evidence: Evidence | undefined): Receipt["filesChanged"] => {
-  if (evidence?.changes === undefined) return null
-  const { created, deleted, modified, renamed, unexamined } = evidence.changes
-  return { created, modified, deleted, renamed, unexamined }
-}
-
 const noFiles = { stdout: null, stderr: null }
 
-/** The output of what never ran. */
+/** The output of a task that never ran. */
 const nothing = {
   stdout: "",
   stderr: "",
@@ -389,7 +351,7 @@ const nothing = {
   changes: null
 }
 
-/** What is known of an attempt that never reached the guest. */
+/** The evidence of an attempt that never reached the guest. */
 const noEvidence: Evidence = {
   exitCode: null,
   signal: null,

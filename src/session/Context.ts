@@ -1,4 +1,4 @@
-/** What all parts of one session share. */
+/** What all modules that serve one session share. */
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import * as Semaphore from "effect/Semaphore"
@@ -12,10 +12,10 @@ import type { Vm } from "../Vm.ts"
 import * as Deadlines from "./Deadlines.ts"
 import type { Presence } from "./Parking.ts"
 
-/** Where a session's VM came from, for its receipts. Times in ms. */
+/** Where a session's VM came from, for its receipts. `acquireMs` and `handoverMs` are in ms. */
 export interface Origin {
   readonly image: string
-  /** `null` when it was started from a snapshot. */
+  /** The template's key; `null` when the VM was started from a snapshot. */
   readonly template: string | null
   readonly startPath: StartPath
   readonly acquireMs: number
@@ -32,24 +32,24 @@ export interface Context {
   readonly ports: PortLedger.PortLedger
   readonly egress: Egress
   readonly deadlines: Deadlines.Deadlines
-  /** Limits how many commands run at one time: too many would starve each other of their time. */
+  /** Limits how many commands run at one time: too many would exceed their time limits only because they share the CPUs. */
   readonly running: Semaphore.Semaphore
-  /** Counts uses, and waits for a VM that is parked. */
+  /** Counts uses, and waits for a parked VM to wake. */
   readonly presence: Presence
-  /** How many attempts there have been. */
+  /** How many attempts there have been so far. */
   sequence: number
   /** Why the session is closed, once it is. */
   closed: string | undefined
 }
 
-/** Commands that run at one time; more wait. */
+/** How many commands run at one time; more wait. */
 const maxRunning = 128
 
 export const make = (
-  of: Pick<Context, "vm" | "origin" | "limits" | "receipts" | "egress" | "presence">
+  given: Pick<Context, "vm" | "origin" | "limits" | "receipts" | "egress" | "presence">
 ): Effect.Effect<Context, never, Scope.Scope> =>
   Effect.map(Deadlines.make, (deadlines) => ({
-    ...of,
+    ...given,
     id: newId("ses"),
     ports: PortLedger.make(),
     deadlines,
@@ -58,5 +58,5 @@ export const make = (
     closed: undefined
   }))
 
-/** A new id of a session or an execution: the prefix and 16 hex digits. */
+/** A new id for a session or an execution: the prefix and 16 hex digits. */
 export const newId = (kind: "ses" | "exe"): string => `${kind}-${randomUUID().replaceAll("-", "").slice(0, 16)}`

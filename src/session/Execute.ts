@@ -8,29 +8,29 @@ import { exec } from "../guest/Methods.ts"
 import * as Attempt from "./Attempt.ts"
 import type { Context } from "./Context.ts"
 
-/** Executions whose numbers are remembered for their late output. */
+/** How many executions' sequence numbers are remembered, for their late output. */
 const maxRemembered = 4096
 
 export interface Executor {
   /**
-   * Executes a request that was decoded. Output goes to `emit` as it comes; with `spill` the guest writes to files what the
-   * result does not hold.
+   * Executes a decoded request. Output goes to `emit` as it comes. With `spill`, the guest writes the output that the result
+   * does not contain to files.
    */
   readonly execute: (
     request: Execution.Request,
     emit: (event: Execution.Event) => Effect.Effect<void>,
     spill: boolean
   ) => Effect.Effect<Execution.Result, Execution.Failure>
-  /** The languages that something was run in. */
+  /** The languages that code was executed in. */
   readonly used: ReadonlySet<Execution.Language>
-  /** The sequence, in receipts, of the execution on a stream of the channel; `null` when it is not known any more. */
+  /** The receipt's `sequence` of the execution that ran on this stream of the channel; `null` when it is no longer known. */
   readonly sequenceOf: (stream: number) => number | null
 }
 
 export const make = (context: Context): Executor => {
   const { languages } = context.origin
   const used = new Set<Execution.Language>()
-  /** From the channel's number of an execution to the receipt's, oldest first. */
+  /** From an execution's stream id to its receipt's `sequence`, oldest first. */
   const sequences = new Map<number, number>()
   let outstandingMs = 0
 
@@ -68,7 +68,7 @@ export const make = (context: Context): Executor => {
     attempt.prepare()
     sequences.set(stream.id, attempt.sequence)
     if (sequences.size > maxRemembered) for (const oldest of sequences.keys()) if (sequences.delete(oldest)) break
-    // An execution may have to wait for all before it.
+    // An execution may have to wait for all that were requested before it.
     const patience = (attempt.timeMs ?? 0) + Attempt.graceMs
     outstandingMs += patience
     yield* Effect.addFinalizer(() =>
@@ -78,8 +78,8 @@ export const make = (context: Context): Executor => {
     )
     const deadline = (yield* Clock.currentTimeMillis) + outstandingMs
     const evidence = yield* Attempt.follow(attempt, stream, emit, deadline).pipe(
-      // The agent could not make the interpreter ready or different: this VM must not be used any more.
-      // One that died while the code was on its way has a successor.
+      // The agent could not prepare or replace the interpreter: this VM must not be used any more. `lost` is different: an
+      // interpreter that died before the code reached it is replaced.
       Effect.catchTag("Refused", (refused) => attempt.refused(refused, refused.code !== "lost"))
     )
     const result = yield* attempt.conclude(evidence)

@@ -1,4 +1,4 @@
-/** The guest as a session's own parts see it: what a lost VM or a closed session means for them. */
+/** Requests to a session's guest, for its files, ports and changes: a lost VM or a closed session becomes a `SandboxError`. */
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
 import type { Open } from "../guest/Agent.ts"
@@ -6,7 +6,7 @@ import { fail, ProtocolError, type SandboxError, SessionClosed } from "../Sandbo
 import type { Vm, VmLost } from "../Vm.ts"
 import { type Presence, using } from "./Parking.ts"
 
-/** What a session knows of itself: whether it is closed, and why. */
+/** The state of the session: its id, why it is closed (if it is), and its uses. */
 interface State {
   readonly id: string
   readonly closed: () => string | undefined
@@ -17,9 +17,9 @@ interface State {
 export interface Guest {
   /** Fails when the session is closed. */
   readonly usable: Effect.Effect<void, SandboxError>
-  /** Makes a request while the session is open; a lost VM closes it. */
+  /** Makes a request. Fails when the session is closed; a lost VM closes the session. */
   readonly open: Open<SandboxError>
-  /** The guest broke the protocol: ends the VM. */
+  /** Fails because the guest broke the protocol, and destroys the VM. */
   readonly violated: (problem: string) => Effect.Effect<never, SandboxError>
 }
 

@@ -1,4 +1,4 @@
-/** The network of a session, as its user sees it. */
+/** `Session.network`: reads, replaces and explains the session's network policy. */
 import * as Effect from "effect/Effect"
 import type { Grant } from "../egress/Egress.ts"
 import * as Agent from "../guest/Agent.ts"
@@ -30,7 +30,7 @@ const parseTarget = (text: string) => {
 
 export const make = (context: Context): Network => {
   const { egress, id, presence, vm } = context
-  /** Has the guest open its network, and tell its programs what they need to know. */
+  /** Makes the guest set up its network and the environment variables that its programs need for it. */
   const open = (grant: Grant) =>
     Effect.scoped(Effect.andThen(using(presence), Agent.call(vm.open, networkMethod, grant))).pipe(
       Effect.catchTag(["VmLost", "Refused", "ChannelViolation"], ({ problem }) =>

@@ -15,19 +15,19 @@ const upToADay = Schema.Int.check(
 /**
  * How a session is set up.
  *
- * - `from`: a snapshot, or its name or id, to continue from. Nothing else of the session it was taken of comes along: env,
- *   limits and idle time are those given here. A new machine when absent.
+ * - `from`: a snapshot, or its name or id, to continue from. The settings of the session that it was taken from do not come
+ *   with it: env, limits and idle time are those given here. A new machine when absent.
  * - `env`: environment variables of every execution.
- * - `limits`: see `Limits`; `memoryMiB` also fixes the size of the VM. With `from` it is at most, and when absent, what the
- *   session of the snapshot had.
+ * - `limits`: see `Limits`; `memoryMiB` also fixes the size of the VM. With `from` it is by default, and at most, what the
+ *   snapshot's session had.
  * - `network`: what may be reached, see `NetworkPolicy`; nothing when absent, also with `from`.
- * - `secrets`: values that its code may use and not see, see `Secrets`; none when absent, also with `from`.
+ * - `secrets`: values that the code can use but never see, see `Secrets`; none when absent, also with `from`.
  * - `packages`: what is installed in addition to the image, see `Packages`. The first caller waits for the installation. Not
  *   with `from`: a snapshot already contains its packages.
- * - `idleMs`: the session is closed, and its VM destroyed, when nothing has run in it for this long, in ms, 1 to 86,400,000
+ * - `idleMs`: the session is closed, and its VM destroyed, when nothing has used it for this long, in ms, 1 to 86,400,000
  *   (a day), default 300,000. A running execution counts as use however long it takes.
  * - `parkAfterMs`: the session is parked when nothing has used it for this long, in ms, 1 to 86,400,000, and wakes on the next
- *   use; see `Session.park`. Never when absent. A parked session is idle, and closed in the end: give it a longer `idleMs`.
+ *   use; see `Session.park`. Never when absent. A parked session counts as idle and is closed after `idleMs`, so make that longer.
  *
  * @since 0.1.0
  * @category models
@@ -48,15 +48,15 @@ export const SessionOptions = Schema.Struct({
  */
 export type SessionOptions = typeof SessionOptions.Type
 
-/** The same without packages. @since 0.1.0 @category models */
+/** Session options without packages; opening a session with them fails only with `SandboxError`. @since 0.1.0 @category models */
 export type PlainSessionOptions = SessionOptions & { readonly packages?: never }
 
-/** How a fork is set up; what is absent is as in its parent. @since 0.1.0 @category models */
+/** How a fork is set up, as in `SessionOptions`; what is absent is as in its parent. @since 0.1.0 @category models */
 export type ForkOptions = Omit<SessionOptions, "from">
 
 /**
- * Why there is no session. With packages also: the policy refuses one (`PermissionDenied`) or there is no such package
- * (`UnsupportedCommand`). Their receipts are those of a VM in which nothing has run.
+ * Why a session could not be opened. With packages, this can also be that the policy refuses one (`PermissionDenied`) or that
+ * there is no such package (`UnsupportedCommand`); the receipt of such an error is for a VM in which nothing has run.
  *
  * @since 0.1.0
  * @category errors

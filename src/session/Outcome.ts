@@ -1,6 +1,6 @@
 /**
- * What evidence means: the one outcome of an execution. The only place where an outcome is decided, and it never looks at
- * stdout or stderr.
+ * Decides the one outcome of an execution from the guest's evidence, and never from stdout or stderr. Two later steps may
+ * replace it: `NetworkOutcome`, and the output limit in `Attempt`.
  */
 import type { Evidence } from "../guest/Evidence.ts"
 import type { StopReason } from "../Receipt.ts"
@@ -13,9 +13,7 @@ import type {
   UnsupportedCommand
 } from "../SandboxError.ts"
 
-/**
- * The outcome that evidence stands for, before output and receipt are added.
- */
+/** An execution's outcome, before output and receipt are added. */
 export type Outcome =
   | { readonly _tag: "Success" }
   | {
@@ -58,8 +56,8 @@ const fromCommand = ({ kind, name, path }: Evidence["commands"][number]): Outcom
 }
 
 /**
- * Turns evidence into the one outcome it stands for. First what was enforced from outside (time, memory), then success,
- * then what the deciding exception or command shows.
+ * Turns evidence into an outcome. It checks first what was enforced from outside (time, memory), then success, then what the
+ * exception or the command that ended the task shows.
  */
 export const classify = (evidence: Evidence): Outcome => {
   const hit = (name: string) => evidence.limits.find((entry) => entry.limit === name)
@@ -111,12 +109,12 @@ export const classify = (evidence: Evidence): Outcome => {
       grant: "none: the guest's kernel does not offer this system call"
     }
   }
-  // The status must be the one that a shell gives for this, or the command did not decide it.
+  // With any other status than a shell's for this problem, something else ended the task.
   const status = { "not-found": [127], "not-executable": [126, 127], permission: [126] } as const
   if (exception === null && command !== undefined && status[command.kind].some((it) => it === exitCode)) {
     return fromCommand(command)
   }
-  // Of a program that failed to write there is only its status, and what the kernel says about the disk.
+  // A program that failed to write shows only its status, and the kernel what it says about the disk.
   const storage = hit("file-size") ?? hit("disk")
   if (storage !== undefined && (exception === null || exception.type === "CalledProcessError")) return limit(storage)
   if (exception !== null) {
@@ -128,9 +126,7 @@ export const classify = (evidence: Evidence): Outcome => {
     : { _tag: "TaskFailed", reason: { _tag: "Signal", signal } }
 }
 
-/**
- * The receipt's word for an outcome.
- */
+/** The receipt's `stopReason` for an outcome. */
 export const stopReason = (outcome: Outcome): StopReason => {
   switch (outcome._tag) {
     case "Success":

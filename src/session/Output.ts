@@ -1,20 +1,18 @@
-/**
- * Keeps the head and the tail of an output of any length within a number of bytes, and counts all of it.
- */
+/** Collects an output of any length: keeps its head and its tail within a limit, and counts all of its bytes. */
 
 export interface Output {
-  /** Takes the next bytes. The view is copied as far as it is kept. */
+  /** Adds the next bytes. Those that are kept are copied. */
   readonly push: (bytes: Uint8Array) => void
-  /** All bytes that came, kept or not. */
+  /** How many bytes were added, kept or not. */
   readonly total: () => number
   readonly truncated: () => boolean
-  /** What was kept, in order. */
+  /** The bytes that were kept, in order. */
   readonly bytes: () => Uint8Array
-  /** The same as text, with a line that says how much is missing where something is. */
+  /** The same as text. When bytes are missing in the middle, a line there says how many. */
   readonly text: () => string
 }
 
-/** Half of `limit` is kept from the beginning and half from the end, once the output is longer than `limit`. */
+/** When an output is longer than `limit` bytes, half of `limit` is kept from its beginning and half from its end. */
 export const make = (limit: number): Output => {
   const headLimit = Math.ceil(limit / 2)
   const tailLimit = limit - headLimit
@@ -24,7 +22,7 @@ export const make = (limit: number): Output => {
   let tailBytes = 0
   let total = 0
 
-  /** Lets go of what lies before the last `tailLimit` bytes, when enough has gathered to be worth the copy. */
+  /** Drops all but the last `tailLimit` bytes, once `slack` more have gathered, so that few copies are made. */
   const trim = (slack: number): void => {
     if (tailBytes <= tailLimit + slack) return
     const joined = Buffer.concat(tail, tailBytes)

@@ -1,8 +1,8 @@
 /**
- * A session's VM that need not always be there: while nobody uses the session its machine may be parked, which takes no
- * memory and no process, and whoever uses it next wakes it. To the session it is one VM all along.
+ * Parks a session's machine while nothing uses the session, and wakes it on the next use. A parked machine takes no memory
+ * and no process of the host. The session sees one VM throughout.
  *
- * Use is counted by `Usage`. A session that is used while it is being parked stays awake; so does one that cannot be parked.
+ * `Usage` counts the uses. A session that is used while it is being parked stays awake; so does one that cannot be parked.
  */
 import * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
@@ -25,32 +25,33 @@ import type { Usage } from "./Usage.ts"
 
 /** The uses of a session's VM. Plain callbacks, for the hot path. */
 export interface Presence {
-  /** A use, until `leave`; false when the VM has to be awaited by `awake`. */
+  /** Begins a use; false when the caller must then run `awake` before it uses the VM. */
   readonly enter: () => boolean
+  /** Ends a use. */
   readonly leave: () => void
-  /** Waits for the VM, and says how long that took, in ms. Fails when it cannot be woken now; the session stays as it is. */
+  /** Waits until the VM is awake, and returns how long that took, in ms. If it fails, the session stays as it is. */
   readonly awake: Effect.Effect<number, SandboxError>
 }
 
 /** The presence of a VM that is never parked. */
 export const always: Presence = { enter: () => true, leave: () => {}, awake: Effect.succeed(0) }
 
-/** A use for as long as the scope is open. */
+/** Begins a use that ends with the scope, and waits until the VM is awake. */
 export const using = (presence: Presence): Effect.Effect<void, SandboxError, Scope.Scope> =>
   Effect.flatMap(
     Effect.acquireRelease(
       Effect.sync(() => presence.enter()),
       () => Effect.sync(() => presence.leave())
     ),
-    (there) => (there ? Effect.void : Effect.asVoid(presence.awake))
+    (awake) => (awake ? Effect.void : Effect.asVoid(presence.awake))
   )
 
 export interface Parking extends Presence {
-  /** The session's VM, whichever machine that is now. */
+  /** The session's VM; it forwards to the machine that runs now. */
   readonly vm: Vm
-  /** The machine of now; of use only to one who uses the session. */
+  /** The machine that runs now. It may be parked at any time unless the caller uses the session. */
   readonly current: () => Vm
-  /** Parks it now; false when it is in use. */
+  /** Parks the machine now; false when it is in use. */
   readonly park: Effect.Effect<boolean, SandboxError>
   readonly isParked: () => boolean
 }
@@ -58,9 +59,9 @@ export interface Parking extends Presence {
 export interface Options {
   readonly parker: Parker
   readonly usage: Usage
-  /** Without it only `park` parks. */
+  /** Parks after this idle time, in ms. When absent, only `park` parks. */
   readonly afterMs: number | undefined
-  /** Who takes the connections that the guest asks for. */
+  /** Accepts the connections that the guest makes. */
   readonly accept: Parameters<Vm["accept"]>[0]
 }
 
@@ -71,16 +72,16 @@ type State =
   | { readonly _tag: "Waking"; readonly fiber: Fiber.Fiber<void, SandboxError>; readonly saved: Saved }
   | { readonly _tag: "Over" }
 
-/** Bytes of late output that are kept from a machine that was parked before anybody read them. */
+/** How many bytes of unread late output are kept from a machine that was parked. */
 const maxKept = 256 * 1024
 
-/** What is told to a guest that is woken; all else it is already. */
+/** For the handover of a woken guest, which needs only the clock and entropy: it keeps its own settings. */
 const identity = { hostname: "", env: {}, limits: defaults, network: null }
 
 const counted = (counter: Metric.Counter<number>, result: string): Effect.Effect<void> =>
   Metric.update(Metric.withAttributes(counter, { result }), 1)
 
-/** How a failure is called in the metrics. */
+/** The value of the metrics' `result` attribute. */
 const resultOf = <A>(exit: Exit.Exit<A, SandboxError>): string => {
   if (Exit.isSuccess(exit)) return "done"
   const error = exit.cause.reasons.find(Cause.isFailReason)?.error
@@ -88,25 +89,25 @@ const resultOf = <A>(exit: Exit.Exit<A, SandboxError>): string => {
   return error.reason._tag === "SnapshotFailed" ? error.reason.kind : error.reason._tag
 }
 
-/** A machine is not parked any more. */
-const gone = (saved: Saved): Effect.Effect<void> =>
+/** Deletes the files of a machine that is no longer parked. */
+const discard = (saved: Saved): Effect.Effect<void> =>
   Effect.andThen(saved.discard, Metric.modify(Telemetry.sessionsParked, -1))
 
-/** Begins with a machine that runs; all ends with the scope. */
+/** Starts with a running machine. The machine, parked or not, ends with the scope. */
 export const make = Effect.fnUntraced(function* (
   first: Running,
   { accept, afterMs, parker, usage }: Options
 ): Effect.fn.Return<Parking, never, Scope.Scope> {
-  const home = yield* Effect.scope
+  const sessionScope = yield* Effect.scope
   const clock = yield* Clock.Clock
   const failed = Deferred.makeUnsafe<never, VmLost>()
-  /** Open unless it is parked. */
+  /** Open unless the machine is parked. */
   const present = Latch.makeUnsafe(true)
   let running = first
   let state: State = { _tag: "Awake" }
-  /** It is about to change: nothing else may begin now. */
+  /** A change of `state` is about to start: no other may. */
   let beginning = false
-  /** Its process is being ended on purpose, or has been. */
+  /** The machine's process is being ended on purpose, or has been. */
   let ending = false
   let kept: Array<LateOutput.Late | LateOutput.Dropped> = []
   let keptBytes = 0
@@ -116,7 +117,7 @@ export const make = Effect.fnUntraced(function* (
     present.openUnsafe()
     Deferred.doneUnsafe(failed, Effect.fail(error))
   }
-  /** A machine that ends while it is the session's is the session's end. */
+  /** Ends the session when its machine ends, unless that was on purpose. */
   const watch = (it: Running): Effect.Effect<unknown> =>
     Effect.forkIn(
       Effect.catch(it.vm.failure, (error) =>
@@ -124,12 +125,12 @@ export const make = Effect.fnUntraced(function* (
           if (running === it && !ending) over(error)
         })
       ),
-      home,
+      sessionScope,
       { startImmediately: true }
     )
   yield* watch(first)
 
-  /** Takes what a machine that is gone has left unread. */
+  /** Keeps the unread late output of a machine that has ended. */
   const drain = (vm: Vm): Effect.Effect<void> =>
     Effect.gen(function* () {
       for (;;) {
@@ -151,22 +152,22 @@ export const make = Effect.fnUntraced(function* (
     })
 
   /**
-   * Runs it for the time of the session, unless it may not; it becomes the state first. Interrupting it reaches what it
-   * restores.
+   * Runs `body` in the session's scope if `allowed`, with `state` set by `become` before it starts. Interruption reaches only
+   * what `body` passes to `restore`.
    */
   const begin = <A>(
-    may: () => boolean,
+    allowed: () => boolean,
     body: (
       restore: <B, E, R>(effect: Effect.Effect<B, E, R>) => Effect.Effect<B, E, R>
     ) => Effect.Effect<A, SandboxError>,
     become: (fiber: Fiber.Fiber<A, SandboxError>) => State
   ): Effect.Effect<Fiber.Fiber<A, SandboxError> | undefined> =>
     Effect.suspend(() => {
-      if (beginning || !may()) return Effect.undefined
+      if (beginning || !allowed()) return Effect.undefined
       beginning = true
       const ready = Deferred.makeUnsafe<void>()
       const whole = Effect.uninterruptibleMask((restore) => Effect.andThen(Deferred.await(ready), body(restore)))
-      return Effect.map(Effect.forkIn(whole, home, { startImmediately: true }), (fiber) => {
+      return Effect.map(Effect.forkIn(whole, sessionScope, { startImmediately: true }), (fiber) => {
         beginning = false
         state = become(fiber)
         Deferred.doneUnsafe(ready, Effect.void)
@@ -184,7 +185,7 @@ export const make = Effect.fnUntraced(function* (
         Effect.scoped(
           Effect.gen(function* () {
             const prepared = yield* restore(parker.prepare(machine.vm))
-            // From here on nobody interrupts: whoever is here by now is served by the machine that stays.
+            // From here on it cannot be interrupted. If a use has begun meanwhile, the machine goes on.
             if (!isFree() || state._tag === "Over") return false
             ending = true
             present.closeUnsafe()
@@ -209,7 +210,7 @@ export const make = Effect.fnUntraced(function* (
     begin(
       () => state._tag === "Parked",
       Effect.fn("Session.wake")(function* (restore): Effect.fn.Return<void, SandboxError> {
-        const scope = yield* Scope.fork(home)
+        const scope = yield* Scope.fork(sessionScope)
         const exit = yield* Effect.exit(
           restore(
             Effect.gen(function* () {
@@ -229,7 +230,7 @@ export const make = Effect.fnUntraced(function* (
           usage.touch()
           yield* watch(running)
           present.openUnsafe()
-          yield* gone(saved)
+          yield* discard(saved)
           return
         }
         yield* Scope.close(scope, exit)
@@ -239,7 +240,7 @@ export const make = Effect.fnUntraced(function* (
           over(
             new VmLost({ problem: `it could not be woken: ${error?.message ?? "it was given up"}`, violation: false })
           )
-          yield* gone(saved)
+          yield* discard(saved)
         } else state = { _tag: "Parked", saved }
         return yield* Effect.asVoid(exit)
       }, Observe.timed(Telemetry.wakeDuration)),
@@ -252,7 +253,7 @@ export const make = Effect.fnUntraced(function* (
         case "Parking":
           return Effect.andThen(Fiber.interrupt(state.fiber), wait(started))
         case "Parked":
-          // It goes on for those who come next when this one leaves.
+          // Interrupting this caller does not interrupt the wake: others may wait for it.
           return wake(state.saved).pipe(
             Effect.flatMap((fiber) => (fiber === undefined ? Effect.yieldNow : Fiber.join(fiber))),
             Effect.andThen(wait(started))
@@ -273,7 +274,7 @@ export const make = Effect.fnUntraced(function* (
     }
     const { vm } = running
     return Effect.catchIf(vm.lateOutput, Cause.isDone, () =>
-      // It is parked, or was lost, which is known in a moment.
+      // The machine was parked or lost; `present` or `failed` shows in a moment which.
       Effect.raceFirst(
         Effect.andThen(
           present.await,
@@ -288,7 +289,7 @@ export const make = Effect.fnUntraced(function* (
   const destroy: Effect.Effect<void> = Effect.suspend(() => {
     switch (state._tag) {
       case "Awake":
-        // Its end on purpose is no failure of it, but it is the end of what it would have said.
+        // A VM destroyed on purpose has not failed, so `watch` does not see its end: `over` ends the late output.
         return Effect.ensuring(
           running.vm.destroy,
           Effect.sync(() => over(vmOver))
@@ -298,7 +299,7 @@ export const make = Effect.fnUntraced(function* (
       case "Parked": {
         const { saved } = state
         over(vmOver)
-        return gone(saved)
+        return discard(saved)
       }
       case "Parking":
       case "Waking": {
@@ -308,9 +309,9 @@ export const make = Effect.fnUntraced(function* (
           Fiber.interrupt(fiber),
           Effect.suspend(() => {
             if (state !== was) return destroy
-            // It never ran: the session's scope had closed before.
+            // The fibre never ran, because the session's scope had closed before.
             over(vmOver)
-            return was._tag === "Parking" ? running.vm.destroy : gone(was.saved)
+            return was._tag === "Parking" ? running.vm.destroy : discard(was.saved)
           })
         )
       }
@@ -345,7 +346,7 @@ export const make = Effect.fnUntraced(function* (
       const fiber = (yield* start) ?? (state._tag === "Parking" ? state.fiber : undefined)
       if (fiber === undefined) return state._tag === "Parked"
       const exit = yield* Fiber.await(fiber).pipe(Effect.onInterrupt(() => Fiber.interrupt(fiber)))
-      // Somebody came, which is no failure.
+      // A use began and interrupted the parking, which is no failure.
       if (Exit.isFailure(exit) && Cause.hasInterruptsOnly(exit.cause)) return false
       return yield* exit
     }),

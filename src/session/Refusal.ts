@@ -1,4 +1,4 @@
-/** Reports packages that a session cannot have as an execution does: with a receipt, for a VM that ran nothing. */
+/** Turns a package error into the error of a session, which has a receipt like that of an execution; nothing has run for it. */
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import type { Egress } from "../egress/Egress.ts"
@@ -17,7 +17,7 @@ import * as Attempt from "./Attempt.ts"
 import * as Context from "./Context.ts"
 import { always } from "./Parking.ts"
 
-/** Packages that conflict are invalid input, for which nothing is started. */
+/** Packages that conflict are invalid input; nothing is started for them. */
 export const asInput = (error: PackageError): SandboxError =>
   fail(
     new InvalidInput({
@@ -27,7 +27,7 @@ export const asInput = (error: PackageError): SandboxError =>
     })
   )
 
-/** Fails with the session's error for a package error. */
+/** Fails with the error of a session for a package error. */
 export const refuse = Effect.fnUntraced(function* (
   error: PackageError,
   vm: Vm,

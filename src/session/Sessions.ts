@@ -35,7 +35,7 @@ const decodeForks = decodeInput(
   "number of forks"
 )
 
-/** Gives a session a scope of its own within the caller's, which ends with it: one that fails leaves nothing of itself. */
+/** Opens a session in a scope of its own within the caller's. Closing the session closes that scope, and so does a failure. */
 const inScope = <E>(opened: Effect.Effect<Made, E, Scope.Scope>): Effect.Effect<Session, E, Scope.Scope> =>
   Effect.uninterruptibleMask((restore) =>
     Effect.gen(function* () {
@@ -47,13 +47,13 @@ const inScope = <E>(opened: Effect.Effect<Made, E, Scope.Scope>): Effect.Effect<
     })
   )
 
-/** What a session is handed over with. */
+/** The decoded options of a session. */
 interface Setup {
   readonly env: Readonly<Record<string, string>>
   readonly limits: Required<Limits>
   readonly network: NetworkPolicy
   readonly secrets?: Secrets
-  /** The secrets of the session that it was forked from, whose policy may have changed since they were given. */
+  /** The secrets of the session that this one is forked from. They were checked against the policy of that time. */
   readonly inherited?: Egress.SessionSecrets | undefined
   readonly idleMs?: number
   readonly parkAfterMs?: number
@@ -75,7 +75,7 @@ const withEgress = Effect.fnUntraced(function* (setup: Setup) {
   return { ...setup, egress } satisfies SetupWithEgress
 })
 
-/** Gives a clone the identity of a session, and what the session gives it. */
+/** Gives a clone the identity, environment, limits and network of a session. */
 const handOver = Effect.fnUntraced(function* (clone: ReservedClone, { egress, env, limits, network }: SetupWithEgress) {
   const acquired = yield* Clock.currentTimeMillis
   const hostname = `sbx-${randomBytes(4).toString("hex")}`
@@ -88,7 +88,7 @@ const handOver = Effect.fnUntraced(function* (clone: ReservedClone, { egress, en
 })
 type HandedOver = Effect.Success<ReturnType<typeof handOver>>
 
-/** Where a clone that was handed over came from. `started`: when it was asked for, in ms. */
+/** Where a clone came from, for receipts. `started`: when it was requested, in ms of the host's clock. */
 const originOf = ({ acquired, clone, languages, ready }: HandedOver, started: number): Origin => ({
   image: clone.image,
   template: clone.startPath.kind === "snapshot" ? null : clone.key,
@@ -101,7 +101,7 @@ const originOf = ({ acquired, clone, languages, ready }: HandedOver, started: nu
 export interface Sessions {
   /** Opens a session in the caller's scope. */
   readonly open: (options: SessionOptions) => Effect.Effect<Made, SessionFailure, Scope.Scope>
-  /** The same in a scope of its own, which the session's `close` closes. */
+  /** Opens a session in a scope of its own, which the session's `close` closes. */
   readonly session: (options: SessionOptions) => Effect.Effect<Session, SessionFailure, Scope.Scope>
 }
 
@@ -110,12 +110,12 @@ export const make = (
   snapshots: Snapshot.Snapshots["Service"],
   receipts: Publisher
 ): Sessions => {
-  /** Makes a session of a clone; `held` is what it goes on from. */
+  /** Makes a session over a clone. `parent` is the snapshot or the session that it continues from. */
   const establish = Effect.fnUntraced(function* (
     handed: HandedOver,
     setup: SetupWithEgress,
     started: number,
-    held?: Snapshot.CloneSource
+    parent?: Snapshot.CloneSource
   ): Effect.fn.Return<Made, SandboxError, Scope.Scope> {
     const { clone } = handed
     const { egress, env, idleMs, limits, parkAfterMs } = setup
@@ -124,8 +124,8 @@ export const make = (
       { vm: clone.vm, leave: clone.place.giveBack },
       { parker: snapshots.parker, usage, afterMs: parkAfterMs, accept: egress.accept }
     )
-    const before = held?.languages ?? []
-    // Timers and threads may run before the first execution, which is when an interpreter is given fresh entropy.
+    const before = parent?.languages ?? []
+    // An interpreter gets fresh entropy with an execution. Its timers and threads may run before the caller's first one.
     yield* Effect.forEach(before, (language) =>
       Parking.using(parking).pipe(
         Effect.andThen(runLine(clone.vm, language, "")),
@@ -139,7 +139,7 @@ export const make = (
       image: clone.image,
       machine: clone.machine,
       session: from.session,
-      parent: held?.snapshot ?? null,
+      parent: parent?.snapshot ?? null,
       limitMiB: limits.memoryMiB,
       languages: Array.from(new Set([...before, ...from.languages]))
     })
@@ -168,61 +168,61 @@ export const make = (
     return made
   })
 
-  /** What a session that goes on from something is set up with; its limits are its parent's where none are given. */
+  /** Decodes the options of a session that continues from `parent`. `parentLimits` replace the default limits. */
   const setupFrom = Effect.fnUntraced(function* (
-    held: Snapshot.CloneSource,
+    parent: Snapshot.CloneSource,
     options: SessionOptions,
-    parents?: Required<Limits>
+    parentLimits?: Required<Limits>
   ) {
     const { env = {}, limits: given, network = none, secrets = {}, ...decoded } = yield* decodeOptions(options)
-    const limits = resolve({ memoryMiB: held.limitMiB, ...given }, parents)
-    if (limits.memoryMiB > held.limitMiB) {
+    const limits = resolve({ memoryMiB: parent.limitMiB, ...given }, parentLimits)
+    if (limits.memoryMiB > parent.limitMiB) {
       return yield* fail(
         new InvalidInput({
           field: "limits.memoryMiB",
           problem: `got ${limits.memoryMiB}`,
-          expected: `at most the ${held.limitMiB} of the session it goes on from`
+          expected: `at most the ${parent.limitMiB} of the session that it continues from`
         })
       )
     }
     return { env, limits, network, secrets, ...timesOf(decoded) }
   })
 
-  const startFrom = Effect.fnUntraced(function* (held: Snapshot.CloneSource, given: Setup) {
+  const startFrom = Effect.fnUntraced(function* (parent: Snapshot.CloneSource, given: Setup) {
     const started = yield* Clock.currentTimeMillis
     const setup = yield* withEgress(given)
-    const clone = yield* held.clone
-    return yield* establish(yield* handOver(clone, setup), setup, started, held)
+    const clone = yield* parent.clone
+    return yield* establish(yield* handOver(clone, setup), setup, started, parent)
   })
 
   const fork: (
     source: Snapshot.Source,
     n: number,
     options: SessionOptions,
-    parents: Required<Limits>,
+    parentLimits: Required<Limits>,
     inherited: Egress.SessionSecrets | undefined
   ) => ReturnType<Session["fork"]> = Effect.fn("Session.fork")(
     function* (
       source,
       given,
       options,
-      parents,
+      parentLimits,
       inherited
     ): Effect.fn.Return<ReadonlyArray<Result.Result<Session, SandboxError>>, SandboxError, Scope.Scope> {
       const n = yield* decodeForks(given)
-      const home = yield* Effect.scope
+      const callerScope = yield* Effect.scope
       return yield* Effect.scoped(
         Effect.gen(function* () {
-          const held = yield* snapshots.hold(source)
-          const setup = { ...(yield* setupFrom(held, options, parents)), inherited }
-          const child = Scope.provide(inScope(startFrom(held, setup)), home)
+          const parent = yield* snapshots.hold(source)
+          const setup = { ...(yield* setupFrom(parent, options, parentLimits)), inherited }
+          const child = Scope.provide(inScope(startFrom(parent, setup)), callerScope)
           return yield* Effect.forEach(Array.from({ length: n }), () => Effect.result(child), { concurrency: 2 })
         })
       )
     }
   )
 
-  /** Fails with what a `PackageError` means; its receipt takes a VM. */
+  /** Fails with the session's error for a `PackageError`. Its receipt describes a VM, so this takes one. */
   const refuse = Effect.fnUntraced(function* (error: PackageError, limits: Required<Limits>) {
     if (error.reason._tag === "Conflict") return yield* PackageRefusal.asInput(error)
     const started = yield* Clock.currentTimeMillis
@@ -245,8 +245,8 @@ export const make = (
         const expected = "no packages: a snapshot already contains its packages"
         return yield* fail(new InvalidInput({ field: "packages", problem, expected }))
       }
-      const held = yield* snapshots.find(typeof from === "string" ? from : from.id)
-      return yield* startFrom(held, yield* setupFrom(held, options))
+      const parent = yield* snapshots.find(typeof from === "string" ? from : from.id)
+      return yield* startFrom(parent, yield* setupFrom(parent, options))
     }
     const limits = resolve(given)
     yield* Observe.annotate({ memory_mib: limits.memoryMiB })

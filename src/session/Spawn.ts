@@ -1,4 +1,4 @@
-/** Starts programs in a session: `run` to their end, `spawn` as a handle. */
+/** Starts programs in a session: `run` waits for the end, `spawn` returns a handle. */
 import * as Cause from "effect/Cause"
 import * as Clock from "effect/Clock"
 import * as Deferred from "effect/Deferred"
@@ -29,8 +29,8 @@ const decodeRun = decodeInput(Process.RunOptions, "run options")
 const decodeSignal = decodeInput(Process.Signal, "signal")
 const decodeSize = decodeInput(Process.Size, "size")
 
-/** How long a process may take to be gone, in a guest that lives, before its caller goes on without it. */
-const goneWithin = "10 seconds"
+/** How long closing a process's scope waits for a guest that still answers to end the process. */
+const closeTimeout = "10 seconds"
 
 const requestOf = (
   command: Process.Command,
@@ -43,7 +43,7 @@ const requestOf = (
   env,
   user,
   pty: "pty" in options ? options.pty : undefined,
-  // The result of `run` holds a part of a long output: the guest keeps the rest.
+  // The result of `run` contains only a part of a long output: the guest writes the rest to files.
   ...attempt.enforced(kind === "run"),
   survives: kind === "spawn" || undefined
 })
@@ -89,8 +89,8 @@ export const run = Effect.fn("Process.run")(function* (
 }, Effect.scoped)
 
 /**
- * Starts a process in a session; see `Session.spawn`. One whose caller gets no handle, because it was interrupted meanwhile,
- * is ended at once: nobody else could before the end of the scope.
+ * Starts a process in a session; see `Session.spawn`. If the caller is interrupted before it has the handle, the process is
+ * ended at once: without a handle nothing else could end it before the end of the scope.
  */
 export const spawn = Effect.fn("Process.spawn")(function* (
   context: Context,
@@ -125,7 +125,7 @@ const start = Effect.fnUntraced(function* (
   let unread = 0
   let leaving = false
 
-  /** Hands output on to its readers until the stream ends; the guest is granted credit for what they have read. */
+  /** Passes output to its readers until the stream ends. The guest gets credit only for what they have read. */
   const follow = Agent.follow(
     stream,
     (it): Effect.Effect<void, SandboxError> => {
@@ -164,7 +164,7 @@ const start = Effect.fnUntraced(function* (
       }))
     )
 
-  /** Everything that waits learns of the end, the readers of its output after they have read it. */
+  /** Reports the end to everything that waits for it; readers get it after the output. */
   const settle = (exit: Exit.Exit<Process.Exit, Process.Failure>): void => {
     Deferred.doneUnsafe(exited, exit)
     const error = Option.getOrUndefined(Exit.findErrorOption(exit))
@@ -183,11 +183,11 @@ const start = Effect.fnUntraced(function* (
   yield* Effect.addFinalizer(() =>
     Effect.gen(function* () {
       if (yield* Deferred.isDone(exited)) return
-      // Nobody reads any more: the guest must not wait for it.
+      // The output is not read any more: the guest must not wait for credit.
       leaving = true
       stream.consumed(unread)
       yield* Effect.andThen(stream.order({ event: "close" }), Effect.exit(Deferred.await(exited))).pipe(
-        Effect.timeoutOption(goneWithin),
+        Effect.timeoutOption(closeTimeout),
         Effect.raceFirst(context.vm.silence)
       )
     })
@@ -225,10 +225,10 @@ const start = Effect.fnUntraced(function* (
   }
 })
 
-/** The limits that end a process from outside. */
+/** The limits that end a process from outside: those processes have no `Exit`. */
 const enforced: ReadonlySet<LimitExceeded["limit"]> = new Set(["time", "memory", "output"])
 
-/** Not every error of an execution is one of a process: what ran and ended by itself has an exit. */
+/** Some errors of an execution are none of a process: a process that ended by itself has an `Exit`. */
 const unlessItRan = (error: Execution.Failure): Effect.Effect<{ readonly receipt: Receipt }, Process.Failure> => {
   switch (error._tag) {
     case "TaskFailed":

@@ -1,21 +1,22 @@
 /**
- * Counts the uses of a session, so that an idle one can be parked or closed. Use is counted, not timed: while anything is in
- * use, the session is not idle.
+ * Counts the uses of a session, so that an idle one can be parked or closed. A session with at least one use is not idle,
+ * however long the use lasts.
  */
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 
 export interface Usage {
-  /** A use begins. Plain callbacks, for the hot path. */
+  /** Begins a use. Plain callbacks, for the hot path. */
   readonly enter: () => void
+  /** Ends a use. */
   readonly leave: () => void
   readonly inUse: () => boolean
-  /** Starts the idle time again. */
+  /** Restarts the idle time. */
   readonly touch: () => void
-  /** How many ms are missing until the session has been idle for `ms`; 0 or less when it has. */
+  /** In how many ms the session has been idle for `ms`; 0 or less when it has. */
   readonly missing: (ms: number) => number
   /**
-   * Waits until the session has been idle for `ms`. `found` runs at the same moment, so that no use can begin in between.
+   * Waits until the session has been idle for `ms`, and then calls `found` synchronously, so that no use can begin in between.
    */
   readonly idleFor: (ms: number, found: () => void) => Effect.Effect<void>
 }

@@ -24,7 +24,7 @@ import { type Parking, using } from "./Parking.ts"
 import * as Spawn from "./Spawn.ts"
 import type { Usage } from "./Usage.ts"
 
-/** What a session is made of. */
+/** What a session is built from. `idleMs` in ms. */
 export interface Parts {
   readonly parking: Parking
   readonly usage: Usage
@@ -42,14 +42,14 @@ export interface Copies {
   readonly fork: (source: CopySource, n: number, options: ForkOptions) => ReturnType<Session["fork"]>
 }
 
-/** What must be known of a session to copy it. */
+/** What a snapshot or a fork needs to know about the session. */
 export interface CopySource {
   readonly session: string
-  /** The languages that something was run in. */
+  /** The languages that code was executed in. */
   readonly languages: ReadonlyArray<Execution.Language>
 }
 
-/** A session, and its execution of requests that were decoded before. */
+/** A session, and its `execute` and `stream` for requests that are already decoded. */
 export interface Made extends Pick<Executor, "execute"> {
   readonly session: Session
   readonly stream: (request: Execution.Request) => Stream.Stream<Execution.Event, Execution.Failure>
@@ -57,7 +57,7 @@ export interface Made extends Pick<Executor, "execute"> {
 
 const decodeRequest = decodeInput(Execution.Request, "request")
 
-/** The session is closed when the scope is, when it has been idle for its time, or when the VM is lost. */
+/** Makes a session. It closes with the scope, after `idleMs` without use, or when the VM is lost. */
 export const make = Effect.fnUntraced(function* (parts: Parts): Effect.fn.Return<Made, never, Scope.Scope> {
   const { copies, egress, idleMs = defaultIdleMs, limits, origin, parking, receipts, usage } = parts
   const { vm } = parking
@@ -70,11 +70,11 @@ export const make = Effect.fnUntraced(function* (parts: Parts): Effect.fn.Return
     .pipe(Effect.andThen(vm.destroy), Effect.forkScoped)
   yield* Effect.addFinalizer(() => Effect.sync(() => close("its scope has ended")))
 
-  const over = Effect.suspend(() =>
+  const closed = Effect.suspend(() =>
     Effect.fail(fail(new SessionClosed({ session: context.id, problem: context.closed ?? "it was closed" })))
   )
   const executor = makeExecutor(context)
-  /** Keeps the session from being closed for idleness, or parked, meanwhile. */
+  /** Copies the session. This counts as use, so the session is neither closed as idle nor parked meanwhile. */
   const copy = <A, R>(
     effect: (source: CopySource) => Effect.Effect<A, SandboxError, R>
   ): Effect.Effect<A, SandboxError, R> =>
@@ -86,7 +86,7 @@ export const make = Effect.fnUntraced(function* (parts: Parts): Effect.fn.Return
               Scope.provide(using(parking), scope),
               Effect.suspend(() => effect({ session: context.id, languages: [...executor.used] }))
             )
-          : over,
+          : closed,
       (scope, exit) => Scope.close(scope, exit)
     )
 
@@ -97,7 +97,7 @@ export const make = Effect.fnUntraced(function* (parts: Parts): Effect.fn.Return
     Stream.callback<Execution.Event, Execution.Failure>(
       (queue) =>
         executor
-          .execute(request, (event) => Effect.asVoid(context.deadlines.standStill(Queue.offer(queue, event))), false)
+          .execute(request, (event) => Effect.asVoid(context.deadlines.pausedDuring(Queue.offer(queue, event))), false)
           .pipe(
             Effect.andThen(Queue.end(queue)),
             Effect.catchCause((cause) => Queue.failCause(queue, cause))
@@ -121,7 +121,7 @@ export const make = Effect.fnUntraced(function* (parts: Parts): Effect.fn.Return
       close("it was closed")
       return vm.destroy
     }),
-    park: Effect.suspend(() => (context.closed === undefined ? parking.park : over)),
+    park: Effect.suspend(() => (context.closed === undefined ? parking.park : closed)),
     snapshot: (options = {}) => copy((source) => copies.snapshot(source, options)),
     fork: (n, options = {}) => copy((source) => copies.fork(source, n, options)),
     output: Stream.fromPull(

@@ -1,4 +1,4 @@
-/** Bytes are exact: of code, stdin and output. */
+/** The bytes of code, stdin and output arrive exactly as they were sent. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
@@ -10,7 +10,7 @@ const all = Buffer.from(Array.from({ length: 256 }, (_, i) => i))
 
 layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("bytes", (it) => {
   describe("13: bytes are exact", () => {
-    it.effect("any byte values, on stdout and stderr, in every language", () =>
+    it.effect("any byte values arrive on stdout and stderr, in every language", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         const cases: ReadonlyArray<readonly [Language, string]> = [
@@ -41,72 +41,76 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("byt
       }).pipe(Effect.scoped)
     )
 
-    it.effect("a character of four bytes across any boundary, also where the pieces come apart in time", () =>
-      Effect.gen(function* () {
-        const exec = yield* fresh
-        for (let shift = 0; shift < 4; shift++) {
-          const text = "x".repeat(shift) + "\u{1F600}".repeat(40_000)
-          assert.strictEqual(
-            yield* stdout(exec("python", `print('x' * ${shift} + '\\U0001F600' * 40000, end='')`)),
-            text
-          )
-        }
-        const apart =
-          "import sys, time\nfor b in '\\U0001F600é'.encode():\n    sys.stdout.buffer.write(bytes([b])); sys.stdout.flush(); time.sleep(0.02)"
-        assert.strictEqual(yield* stdout(exec("python", apart)), "\u{1F600}é")
-        assert.strictEqual(
-          yield* stdout(exec("bash", "printf '\\xf0\\x9f'; sleep 0.05; printf '\\x98\\x80'")),
-          "\u{1F600}"
-        )
-        assert.strictEqual(
-          yield* stdout(
-            exec(
-              "javascript",
-              "process.stdout.write(Buffer.from([0xf0, 0x9f])); await new Promise((r) => setTimeout(r, 50)); process.stdout.write(Buffer.from([0x98, 0x80])); undefined"
+    it.effect(
+      "a character of four bytes arrives whole across any boundary, also when its bytes are written at different times",
+      () =>
+        Effect.gen(function* () {
+          const exec = yield* fresh
+          for (let shift = 0; shift < 4; shift++) {
+            const text = "x".repeat(shift) + "\u{1F600}".repeat(40_000)
+            assert.strictEqual(
+              yield* stdout(exec("python", `print('x' * ${shift} + '\\U0001F600' * 40000, end='')`)),
+              text
             )
-          ),
-          "\u{1F600}"
-        )
-        const broken = yield* exec("bash", "printf 'a\\xffb'")
-        assert.strictEqual(broken.stdout, "a\uFFFDb")
-        assert.deepStrictEqual([...broken.bytes.stdout], [0x61, 0xff, 0x62])
-      }).pipe(Effect.scoped)
+          }
+          const apart =
+            "import sys, time\nfor b in '\\U0001F600é'.encode():\n    sys.stdout.buffer.write(bytes([b])); sys.stdout.flush(); time.sleep(0.02)"
+          assert.strictEqual(yield* stdout(exec("python", apart)), "\u{1F600}é")
+          assert.strictEqual(
+            yield* stdout(exec("bash", "printf '\\xf0\\x9f'; sleep 0.05; printf '\\x98\\x80'")),
+            "\u{1F600}"
+          )
+          assert.strictEqual(
+            yield* stdout(
+              exec(
+                "javascript",
+                "process.stdout.write(Buffer.from([0xf0, 0x9f])); await new Promise((r) => setTimeout(r, 50)); process.stdout.write(Buffer.from([0x98, 0x80])); undefined"
+              )
+            ),
+            "\u{1F600}"
+          )
+          const broken = yield* exec("bash", "printf 'a\\xffb'")
+          assert.strictEqual(broken.stdout, "a\uFFFDb")
+          assert.deepStrictEqual([...broken.bytes.stdout], [0x61, 0xff, 0x62])
+        }).pipe(Effect.scoped)
     )
 
-    it.effect("50 MB are streamed whole, and a reader that pauses pauses the writer: neither side keeps much", () =>
-      Effect.gen(function* () {
-        const it = yield* session()
-        const size = 50 * 1024 * 1024
-        const code = `import sys
+    it.effect(
+      "50 MB are streamed whole, a reader that pauses blocks the writer, and memory stays bounded on both sides",
+      () =>
+        Effect.gen(function* () {
+          const it = yield* session()
+          const size = 50 * 1024 * 1024
+          const code = `import sys
 b = b'z' * 65536
 for i in range(800):
     sys.stdout.buffer.write(b); sys.stdout.flush()
     with open('/dev/shm/written', 'w') as f: f.write(str((i + 1) * 65536))
 None`
-        const written = Effect.map(it.exec({ language: "bash", code: "cat /dev/shm/written" }), (at) =>
-          Number(at.stdout)
-        )
-        let count = 0
-        let wrong = 0
-        yield* it.stream({ language: "python", code, limits: { timeMs: 55_000 } }).pipe(
-          Stream.runForEach((event) =>
-            Effect.gen(function* () {
-              if (event._tag !== "Stdout") return
-              if (count === 0) {
-                let last = -1
-                for (let now = 0; now !== last || now === 0; now = yield* written) last = now
-                assert.isBelow(last, 5 * 1024 * 1024)
-              }
-              count += event.bytes.length
-              if (event.bytes[0] !== 0x7a || event.bytes.at(-1) !== 0x7a) wrong++
-            })
+          const written = Effect.map(it.exec({ language: "bash", code: "cat /dev/shm/written" }), (at) =>
+            Number(at.stdout)
           )
-        )
-        assert.deepStrictEqual([count, wrong], [size, 0])
-      }).pipe(Effect.scoped)
+          let count = 0
+          let wrong = 0
+          yield* it.stream({ language: "python", code, limits: { timeMs: 55_000 } }).pipe(
+            Stream.runForEach((event) =>
+              Effect.gen(function* () {
+                if (event._tag !== "Stdout") return
+                if (count === 0) {
+                  let last = -1
+                  for (let now = 0; now !== last || now === 0; now = yield* written) last = now
+                  assert.isBelow(last, 5 * 1024 * 1024)
+                }
+                count += event.bytes.length
+                if (event.bytes[0] !== 0x7a || event.bytes.at(-1) !== 0x7a) wrong++
+              })
+            )
+          )
+          assert.deepStrictEqual([count, wrong], [size, 0])
+        }).pipe(Effect.scoped)
     )
 
-    it.effect("the host's memory is bounded while 300 MB pass", () =>
+    it.effect("the host's memory is bounded while 300 MB are streamed", () =>
       Effect.gen(function* () {
         const it = yield* session()
         const read = (bytes: number, look: () => void) =>
@@ -119,7 +123,7 @@ None`
         yield* read(300_000_000, () => {
           most = Math.max(most, process.memoryUsage.rss())
         })
-        // What is not collected yet grows to a few dozen MiB, and then no more.
+        // Uncollected garbage may grow to a few dozen MiB.
         assert.isBelow(most - before, 100 * 1024 * 1024)
       }).pipe(Effect.scoped)
     )
@@ -153,7 +157,7 @@ None`
             Stream.runForEach((event) => {
               if (event._tag !== "Stderr") return Effect.void
               seen += Buffer.from(event.bytes).toString()
-              // The code goes on only when what it wrote has been seen here.
+              // The code continues only after its output has arrived here.
               return other(helper, touch(seen.endsWith("10%\r") ? "10" : "20"))
             })
           )
@@ -163,7 +167,7 @@ None`
       }).pipe(Effect.scoped)
     )
 
-    it.effect("stdout and stderr keep their own order", () =>
+    it.effect("stdout and stderr each keep their order", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         const cases: ReadonlyArray<readonly [Language, string]> = [

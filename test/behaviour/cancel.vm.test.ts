@@ -1,4 +1,4 @@
-/** Cancelling stops the code, not only the call. */
+/** Cancelling an execution stops its code in the guest, not only the call. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
@@ -19,7 +19,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("can
           "import subprocess, time\nsubprocess.Popen('sleep 77 & sleep 77', shell=True)\nprint('on', flush=True)\ntime.sleep(60)",
           "7"
         ],
-        // As when SIGINT comes between Python's last look for signals and the call that waits: it is known, and nothing ends the call.
+        // Has the effect of a SIGINT between Python's last check for signals and a blocking call: nothing interrupts the call.
         [
           "python",
           "import signal, threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\nsignal.pthread_sigmask(signal.SIG_BLOCK, [2])\nprint('on', flush=True)\ntime.sleep(60)",
@@ -54,7 +54,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("can
       bash: "echo ${v:-gone}"
     }
     for (const language of ["python", "javascript", "bash"] as const) {
-      it.effect(`${language}: a reader that leaves ends the process tree, and the session is usable`, () =>
+      it.effect(`${language}: ending the stream ends the process tree, and the session stays usable`, () =>
         Effect.gen(function* () {
           const it = yield* session()
           const exec = executing(it)
@@ -67,7 +67,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("can
               code
             )
             assert.strictEqual(yield* stdout(exec(language, show[language])), `${expected}\n`, code)
-            // From another interpreter: the one that was interrupted may be the parent.
+            // Checked from another interpreter, because the interrupted one may be the parent.
             const other = language === "bash" ? "python" : "bash"
             const count =
               other === "bash"
@@ -82,7 +82,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("can
       )
     }
 
-    it.effect("an interrupted exec: its fibre ends at once, the next execution has the interpreter", () =>
+    it.effect("an interrupted exec ends its fibre at once, and the next execution gets the interpreter", () =>
       Effect.gen(function* () {
         const it = yield* session()
         const exec = executing(it)
@@ -110,7 +110,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("can
       }).pipe(Effect.scoped)
     )
 
-    it.effect("one that waits its turn never runs, and those behind it do", () =>
+    it.effect("an execution cancelled while it waits never runs, and those behind it do", () =>
       Effect.gen(function* () {
         const it = yield* session()
         const exec = executing(it)

@@ -1,10 +1,10 @@
-/** Clones of one template are identical until they are made different: proof that they are, value by value. */
+/** Clones of one template start identical; these tests show that the handover makes everything random or unique differ. */
 import { assert, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { Sandbox } from "../../src/Sandbox.ts"
 import { codes, ofTheMachine, values } from "../support/generators.ts"
 
-/** Everything random or unique that a fresh clone shows in a language, asked twice. */
+/** Runs code twice in a fresh clone and returns the random or unique values that each run shows. */
 const fresh = (language: "python" | "javascript" | "bash", code: string) =>
   Effect.gen(function* () {
     const session = yield* Sandbox.use((sandbox) => sandbox.session())
@@ -16,7 +16,7 @@ const fresh = (language: "python" | "javascript" | "bash", code: string) =>
 
 layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Clones", (it) => {
   for (const language of ["python", "javascript", "bash"] as const) {
-    it.effect(`${language}: nothing random repeats between three clones, nor in one`, () =>
+    it.effect(`${language}: no random value repeats within a clone or between three clones`, () =>
       Effect.gen(function* () {
         const clones = yield* Effect.forEach([1, 2, 3], () => fresh(language, codes[language]), { concurrency: 2 })
         for (const name of Object.keys(clones[0]?.[0] ?? {})) {
@@ -34,7 +34,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("Clo
     )
   }
 
-  it.effect("the wall clock is the host's within a second, in every interpreter", () =>
+  it.effect("the wall clock differs from the host's by less than a second, in every interpreter", () =>
     Effect.gen(function* () {
       const session = yield* Sandbox.use((sandbox) => sandbox.session())
       const codes = [

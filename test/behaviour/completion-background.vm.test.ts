@@ -1,4 +1,4 @@
-/** The end of an execution is exact, and what outlives it goes elsewhere. */
+/** An execution ends exactly when its code does, and output of background work goes to `Session.output`. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"
@@ -7,7 +7,7 @@ import { Sandbox } from "../../src/Sandbox.ts"
 import type { LateOutput, Session } from "../../src/Session.ts"
 import { ended, executing, failure, fresh, session, stdout } from "../support/executions.ts"
 
-/** Late output until its text, told by origin, is there; order within one stream of one execution is kept. */
+/** Reads late output until `done`, which gets the text so far for each execution and stream. */
 const lateUntil = (it: Session, done: (seen: Map<string, string>) => boolean) => {
   const seen = new Map<string, string>()
   return it.output.pipe(
@@ -27,7 +27,7 @@ const lateUntil = (it: Session, done: (seen: Map<string, string>) => boolean) =>
 
 layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("completion and background", (it) => {
   describe("6: completion is exact, not guessed", () => {
-    it.effect("what was written before the end is in the result, whole, however it was written", () =>
+    it.effect("the result has all that was written before the end, however it was written", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         const long = "0123456789abcdef".repeat(6000)
@@ -85,7 +85,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("com
       }).pipe(Effect.scoped)
     )
 
-    it.effect("nothing waits for a fixed time after the end", () =>
+    it.effect("the result does not wait for a fixed time after the end", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         for (const [language, code] of [
@@ -101,7 +101,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("com
     )
   })
 
-  /** Waits in the background until `~/go` is there, then writes `late`, then makes `~/done`. */
+  /** Waits in the background until `~/go` exists, then writes `late`, then creates `~/done`. */
   const shell = "until [ -e ~/go ]; do sleep 0.02; done; echo late; echo oops >&2; touch ~/done"
   const kinds: ReadonlyArray<readonly [string, Language, string]> = [
     ["Popen", "python", `import subprocess\np = subprocess.Popen('${shell}', shell=True)\nprint('start')`],
@@ -196,7 +196,7 @@ spawn('bash', ['-c', '${shell}'], { detached: true, stdio: 'inherit' } as object
     ["process substitution", "bash", `exec 9> >(${shell}); echo start`],
     ["disown", "bash", `bash -c '${shell}' & disown; echo start`]
   ]
-  describe("7: background work does not block the end, nor bleed into another execution's result", () => {
+  describe("7: background work does not delay the end, and its output is in no other execution's result", () => {
     for (const language of ["python", "javascript", "bash"] as const) {
       const own = kinds.filter(([, it]) => (it === "typescript" ? "javascript" : it) === language)
       it.effect(`${language}: ${own.map(([name]) => name).join(", ")}`, () =>
@@ -234,7 +234,7 @@ spawn('bash', ['-c', '${shell}'], { detached: true, stdio: 'inherit' } as object
       )
     }
 
-    it.effect("late output is bounded: what nobody reads is let go and counted, and no writer is blocked", () =>
+    it.effect("late output is bounded: what is not read is dropped and counted, and no writer is blocked", () =>
       Effect.gen(function* () {
         const it = yield* session()
         const exec = executing(it)
@@ -261,7 +261,7 @@ spawn('bash', ['-c', '${shell}'], { detached: true, stdio: 'inherit' } as object
       }).pipe(Effect.scoped)
     )
 
-    it.effect("an exception in the background is its own execution's stderr, and ends nothing", () =>
+    it.effect("an exception in the background is stderr of the execution that started it, and ends nothing", () =>
       Effect.gen(function* () {
         const it = yield* session()
         const exec = executing(it)
@@ -276,7 +276,7 @@ spawn('bash', ['-c', '${shell}'], { detached: true, stdio: 'inherit' } as object
       }).pipe(Effect.scoped)
     )
 
-    it.effect("the pipes held by a child do not keep an execution from ending, however it ends", () =>
+    it.effect("a child that keeps the pipes open does not delay the end of an execution, however it ends", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         const child = "import subprocess\nsubprocess.Popen(['sleep', '60'])\n"
@@ -292,7 +292,7 @@ spawn('bash', ['-c', '${shell}'], { detached: true, stdio: 'inherit' } as object
   })
 
   describe("8: the JavaScript event loop runs between executions", () => {
-    it.effect("a server answers before the next execution starts, timers fire and unref'd ones too", () =>
+    it.effect("a server answers before the next execution starts, and timers fire, unref'd ones included", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         yield* exec(

@@ -1,4 +1,4 @@
-/** Exit codes are those of the code. */
+/** The exit code is the one that the code ended with. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
@@ -100,7 +100,7 @@ const codes: ReadonlyArray<readonly [Language, ReadonlyArray<Case>]> = [
     ]
   ]
 ]
-/** What a signal does to the interpreter itself: 128 + n and the name; SIGINT is the user's way to stop, not the end of it. */
+/** Signals to the interpreter itself: they end it with 128 + n and their name, but SIGINT only interrupts the code. */
 const signals: ReadonlyArray<readonly [Language, string, number, string | null]> = [
   ["python", "import os\nos._exit(6)", 6, null],
   ["python", "import os\nos.kill(os.getpid(), 9)", 137, "SIGKILL"],
@@ -109,7 +109,7 @@ const signals: ReadonlyArray<readonly [Language, string, number, string | null]>
   ["python", "import os, subprocess\nsubprocess.Popen(['sleep', '60'])\nos._exit(7)", 7, null],
   ["javascript", "process.abort()", 134, "SIGABRT"],
   ["javascript", "process.kill(process.pid, 'SIGTERM'); await new Promise((r) => setTimeout(r, 5000))", 143, "SIGTERM"],
-  // Its end could be told to nobody.
+  // The interpreter cannot report the end of the execution.
   [
     "javascript",
     "for (let n = 1; n < 50; n++) require('fs').rmSync(`/run/exec-sandbox/javascript-${n}/out`, { force: true })",
@@ -125,7 +125,7 @@ const signals: ReadonlyArray<readonly [Language, string, number, string | null]>
 layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("exit codes", (it) => {
   describe("9: exit codes are true", () => {
     for (const [language, cases] of codes) {
-      it.effect(`${language}: ${cases.length} ways to end, none of which ends the interpreter`, () =>
+      it.effect(`${language}: ${cases.length} ways to end the code, and the interpreter survives each`, () =>
         Effect.gen(function* () {
           const exec = yield* fresh
           for (const [code, exitCode, stderr] of cases) {
@@ -139,7 +139,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("exi
     }
 
     it.effect(
-      "javascript: `exit` is heard when code exits, once, and `beforeExit` when nothing is left to wait for",
+      "javascript: `exit` is emitted once when code exits, and `beforeExit` when nothing is left to wait for",
       () =>
         Effect.gen(function* () {
           const it = yield* session()
@@ -183,14 +183,14 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("exi
             const { receipt, stdout } = yield* ended(exec("javascript", code))
             assert.deepStrictEqual([receipt.exitCode, stdout, receipt.state], [exitCode, expected, "kept"], code)
           }
-          // The end of the session is the end of the machine: nothing is run for it.
+          // The end of the session ends the machine without running any handler.
           const late = yield* Effect.forkChild(Stream.runCollect(it.output), { startImmediately: true })
           yield* it.close
           assert.deepStrictEqual([...(yield* Fiber.join(late))], [])
         }).pipe(Effect.scoped)
     )
 
-    it.effect("signals: 128 + n and the name; an exit that bypasses the interpreter keeps its code", () =>
+    it.effect("a signal gives 128 + n and its name; an exit that bypasses the interpreter keeps its code", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         for (const [language, code, exitCode, signal] of signals) {

@@ -1,16 +1,16 @@
-/** Nothing of ours lives in the user's namespace, descriptors or streams, and nothing that the user does there breaks us. */
+/** The runner puts nothing into the user's namespace, descriptors or streams, and nothing that the user does there breaks it. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type { Language } from "../../src/Execution.ts"
 import { Sandbox } from "../../src/Sandbox.ts"
 import { ended, fresh, stdout } from "../support/executions.ts"
 
-/** Code that must end by itself, after which the next execution works. `lost`: the interpreter may be gone, and is then reset. */
+/** Code that must end by itself, after which the next execution works. `lost`: it may end the interpreter, which is then reset. */
 interface Abuse {
   readonly code: string
   readonly out?: string
   readonly lost?: true
-  /** It shadows what the usual check needs: a bare expression is checked instead, and this then takes it back. */
+  /** Undoes the abuse. Only for code that shadows what the usual check needs; a bare expression is checked before. */
   readonly undo?: string
 }
 const check: Record<Language, readonly [string, string]> = {
@@ -25,11 +25,11 @@ const check: Record<Language, readonly [string, string]> = {
 
 const show = (what: string) => `console.log(JSON.stringify(${what}))`
 
-/** What the names of the running file are, in a directory. */
+/** The paths and URLs that name the running file, in a directory. */
 const here = (at: string) => `${at}/eval.js ${at} ${at}/eval.js ${at} file://${at}/eval.js true ${at}/eval.js\n`
 
 layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("isolation", (it) => {
-  describe("2: nothing of ours is seen", () => {
+  describe("2: the runner is invisible to the code", () => {
     it.effect("python: names, arguments, modules, descriptors, threads and stack depth are those of `python3 -c`", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
@@ -50,7 +50,7 @@ print(sys.stdout.name, sys.stdout.encoding, sys.stdin.name, sys.stderr.name, sys
           out,
           "True __main__ False [''] 0 True\n[0, 1, 2] 4\n1 MainThread True\n[] [] None 1000\n<stdout> utf-8 <stdin> <stderr> 1\n"
         )
-        // What an execution or a child of it makes of its pipes is not the next one's.
+        // What an execution or its child does to its pipes does not affect the next execution.
         yield* exec("python", "import os, subprocess\nos.set_blocking(1, False); subprocess.run(['node', '-e', '1'])")
         assert.strictEqual(
           yield* stdout(exec("python", "print(os.get_blocking(1), os.get_blocking(2))")),
@@ -59,7 +59,7 @@ print(sys.stdout.name, sys.stdout.encoding, sys.stdin.name, sys.stderr.name, sys
       }).pipe(Effect.scoped)
     )
 
-    it.effect("javascript: globals and modules are those of `node -e`, as in a file of the directory it runs in", () =>
+    it.effect("javascript: globals and modules are those of `node -e`, as for a file in the working directory", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         const plain = (yield* stdout(
@@ -264,7 +264,7 @@ ls /proc/$$/fd | tr '\\n' ' '; echo; alias; jobs; env | grep -ic 'sandbox\\|prel
     { code: "exec 200>/tmp/lock; flock -n 200 && echo locked", out: "locked\n" },
     { code: "rm -rf /run/exec-sandbox/bash-*/[0-9]*", lost: true }
   ]
-  describe("2: whatever code does to the process, it ends by itself and the next one works", () => {
+  describe("2: whatever code does to the process, it ends by itself and the next execution works", () => {
     for (const [language, abuses] of [
       ["python", python],
       ["javascript", javascript],

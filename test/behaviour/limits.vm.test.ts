@@ -1,4 +1,4 @@
-/** A limit that is hit is reported as a value, not as a crash. */
+/** An exceeded limit is reported as a `LimitExceeded`, not as a crash. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type { Language } from "../../src/Execution.ts"
@@ -7,7 +7,7 @@ import { type Execute, failure, fresh, stdout } from "../support/executions.ts"
 
 const MiB = 1024 * 1024
 
-/** The first execution of a clone's interpreter is slower than the others. */
+/** Runs code once first, because the first execution of a clone's interpreter is slower than the others. */
 const warm = (exec: Execute) =>
   Effect.forEach(
     [
@@ -18,7 +18,7 @@ const warm = (exec: Execute) =>
     ([language, code]) => exec(language, code)
   )
 
-/** Each language's cases one after another, the languages at once: most of the time such a case only waits. */
+/** Runs the cases of one language one after another and the languages at the same time: such a case mostly waits. */
 const sideBySide = <E, R>(
   cases: ReadonlyArray<readonly [Language, string]>,
   check: (language: Language, code: string) => Effect.Effect<void, E, R>
@@ -36,7 +36,7 @@ const sideBySide = <E, R>(
 layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("limits", (it) => {
   describe("11: limits are values", () => {
     it.effect(
-      "time: SIGINT reaches the whole tree, what was written is there, and the state is kept where it is heeded",
+      "time: SIGINT reaches the whole tree, the output so far is there, and the state is kept when SIGINT ends the code",
       () =>
         Effect.gen(function* () {
           const exec = yield* fresh
@@ -53,7 +53,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("lim
             ["bash", "echo on; sleep 60; echo no"],
             ["bash", "echo on; sleep 60 | cat; echo no"]
           ]
-          // One after another: what computes beside it keeps an interpreter from heeding in time.
+          // One after another: other busy code could keep an interpreter from reacting in time.
           for (const [language, code] of cases) {
             const error = yield* failure(exec(language, code, { limits: { timeMs: 1000 } }))
             if (error._tag !== "LimitExceeded") return assert.fail(`${error._tag}: ${code}`)
@@ -72,7 +72,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("lim
     )
 
     it.effect(
-      "time: what ignores SIGINT is killed after the grace, with all its children, and the next one works",
+      "time: code that ignores SIGINT is killed after the grace, with all its children, and the next execution works",
       () =>
         Effect.gen(function* () {
           const exec = yield* fresh
@@ -102,7 +102,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("lim
     )
 
     it.effect(
-      "memory: the execution fails with what was allowed and used; the other interpreters and the session live",
+      "memory: the execution fails with the allowed and the used bytes; the other interpreters and the session live",
       () =>
         Effect.gen(function* () {
           const exec = yield* fresh
@@ -183,7 +183,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("lim
       }).pipe(Effect.scoped)
     )
 
-    it.effect("processes: what cannot fork says so, a fork bomb is held, and the session lives", () =>
+    it.effect("processes: a failed fork is reported, a fork bomb is contained, and the session lives", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         const limits = { processes: 256 }
@@ -201,7 +201,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("lim
       }).pipe(Effect.scoped)
     )
 
-    it.effect("disk: a full one is a limit, in python and javascript", () =>
+    it.effect("disk: a full disk is a limit, in python and javascript", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         const python = yield* failure(exec("python", "with open('/dev/full', 'w') as f: f.write('x')"))
@@ -218,7 +218,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("lim
     )
 
     it.effect(
-      "the defaults are 30 s, 512 MiB, 1 MiB of each output, 256 processes, and an execution's own are its own",
+      "the defaults are 30 s, 512 MiB, 1 MiB of each output and 256 processes; limits of an execution hold for it alone",
       () =>
         Effect.gen(function* () {
           const exec = yield* fresh

@@ -1,11 +1,12 @@
-/** Which evidence becomes which error; nothing is guessed from text. */
+/** The error of a task is decided by evidence from the guest, not guessed from its output. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type { Language } from "../../src/Execution.ts"
 import { Sandbox } from "../../src/Sandbox.ts"
 import { ended, failure, fresh, type TaskFailure } from "../support/executions.ts"
 
-const told = (error: TaskFailure): string => {
+/** The error's tag-specific fields, in one line. */
+const summary = (error: TaskFailure): string => {
   switch (error._tag) {
     case "PermissionDenied":
       return `${error.operation} ${error.target} ${error.rule}`
@@ -22,7 +23,7 @@ const told = (error: TaskFailure): string => {
   }
 }
 
-type Case = readonly [Language, code: string, told: string]
+type Case = readonly [Language, code: string, summary: string]
 const kinds: Record<TaskFailure["_tag"], ReadonlyArray<Case>> = {
   UnsupportedCommand: [
     ["bash", "nonsense-command --flag", "command nonsense-command"],
@@ -130,7 +131,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("out
     LimitExceeded: undefined,
     TaskFailed: "failed"
   }
-  describe("4: evidence to error", () => {
+  describe("4: evidence decides the error", () => {
     for (const tag of ["UnsupportedCommand", "PermissionDenied", "LimitExceeded", "TaskFailed"] as const) {
       it.effect(`${tag}: ${kinds[tag].length} kinds`, () =>
         Effect.gen(function* () {
@@ -138,7 +139,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("out
           yield* exec("bash", "printf '\\x7fELF garbage' >/tmp/elf; chmod +x /tmp/elf")
           for (const [language, code, expected] of kinds[tag]) {
             const error = yield* failure(exec(language, code))
-            assert.deepStrictEqual([error._tag, told(error)], [tag, expected], code)
+            assert.deepStrictEqual([error._tag, summary(error)], [tag, expected], code)
             assert.strictEqual(error.receipt.outcome, tag, code)
             if (reasons[tag] !== undefined) assert.strictEqual(error.receipt.stopReason, reasons[tag], code)
           }
@@ -146,7 +147,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("out
       )
     }
 
-    it.effect("what was caught is no failure, whatever it was", () =>
+    it.effect("an exception that the code catches is no failure", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         const cases: ReadonlyArray<readonly [Language, string]> = [

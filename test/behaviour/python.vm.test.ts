@@ -4,12 +4,12 @@ import * as Effect from "effect/Effect"
 import { Sandbox } from "../../src/Sandbox.ts"
 import { failure, fresh, stdout } from "../support/executions.ts"
 
-/** Without what differs from run to run. */
+/** Replaces what differs from run to run. */
 const plain = (text: string) => text.replace(/<exec-\d+>/g, "<exec-N>").replace(/0x[0-9a-f]+/g, "0xN")
 
 layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("python", (it) => {
   describe("3: Python is Python", () => {
-    it.effect("`from __future__` is the user's own, and of one execution only", () =>
+    it.effect("`from __future__` applies only to the execution that has it", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         const show = "def f(x: int) -> 'str': pass\nprint(f.__annotations__)"
@@ -24,7 +24,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("pyt
       }).pipe(Effect.scoped)
     )
 
-    it.effect("tracebacks show the user's lines, from any execution, and none of ours", () =>
+    it.effect("tracebacks show the user's lines, from any execution, and none of the runner's", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         yield* exec("python", "def outer(f):\n    # a comment\n    return f()")
@@ -66,7 +66,7 @@ ZeroDivisionError: division by zero
       }).pipe(Effect.scoped)
     )
 
-    it.effect("no frame of ours is beneath the user's code, or above it", () =>
+    it.effect("no frame of the runner is beneath the user's code, or above it", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         yield* exec(
@@ -151,7 +151,7 @@ ZeroDivisionError: division by zero
       }).pipe(Effect.scoped)
     )
 
-    it.effect("the value of a trailing expression is the result: repr, and JSON where it is plain data", () =>
+    it.effect("the value of a trailing expression is the result: its repr, and JSON when it is plain data", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         const values: ReadonlyArray<readonly [string, { repr: string; json?: unknown } | null]> = [

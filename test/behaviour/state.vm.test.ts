@@ -1,4 +1,4 @@
-/** What lasts from one execution to the next, and what the receipt says when it does not. */
+/** State lasts from one execution to the next, and the receipt says when it was lost. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Schedule from "effect/Schedule"
@@ -118,7 +118,7 @@ for await (const x of (async function* () { yield 1 })()) globalThis.seen = x`
       }).pipe(Effect.scoped)
     )
 
-    it.effect("typescript: types, generics, enums, interfaces and what else has no meaning in JavaScript", () =>
+    it.effect("typescript: types, generics, enums, interfaces and everything else that JavaScript does not have", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         yield* exec(
@@ -151,7 +151,7 @@ const isNamed = (x: any): x is Named => 'name' in x`
           )
         )
         assert.strictEqual(out, "3 6 Green 1 9 rex! o b undefined true 3\n")
-        // JavaScript and TypeScript are one interpreter.
+        // JavaScript and TypeScript share one interpreter.
         assert.strictEqual(yield* stdout(exec("javascript", "console.log(dog.name, n)")), "rex 3\n")
         const error = yield* failure(exec("javascript", "let y: number = 1"))
         assert.strictEqual(
@@ -202,7 +202,7 @@ hi; false | true; echo $?; echo "$1 $# $0"; kill -USR1 $$; umask; dirs; echo /no
     )
   })
 
-  describe("10: the session survives what it can, and the receipt says what became of the state", () => {
+  describe("10: the session survives what it can, and the receipt says whether the state was kept", () => {
     const keep: Record<Exclude<Language, "typescript">, string> = {
       python: "v = 7",
       javascript: "var v = 7",
@@ -253,7 +253,7 @@ hi; false | true; echo $?; echo "$1 $# $0"; kill -USR1 $$; umask; dirs; echo /no
           ["let = 1"],
           ["await new Promise(() => {})"],
           ["for (;;);", 200],
-          // Stopped within a write: the stream must not wait for its end.
+          // Interrupted inside a write, which never ends: the stream must not wait for it.
           [
             "{ const o = process.stdout, own = o._write; o._write = () => { o._write = own; for (;;); }; console.log(1) }",
             200
@@ -287,7 +287,7 @@ hi; false | true; echo $?; echo "$1 $# $0"; kill -USR1 $$; umask; dirs; echo /no
       ]
     ]
     for (const [language, state, codes] of cases) {
-      it.effect(`${language}: ${state} by ${codes.length} ways to end`, () =>
+      it.effect(`${language}: state is ${state} after ${codes.length} ways to end`, () =>
         Effect.gen(function* () {
           const it = yield* session()
           const exec = executing(it)
@@ -304,7 +304,7 @@ hi; false | true; echo $?; echo "$1 $# $0"; kill -USR1 $$; umask; dirs; echo /no
     }
 
     it.effect(
-      "an interpreter that dies between executions: the next one works and says reset; files and others are kept",
+      "after an interpreter dies between executions, the next one works and reports reset; files and other languages are kept",
       () =>
         Effect.gen(function* () {
           const exec = yield* fresh
@@ -318,7 +318,7 @@ hi; false | true; echo $?; echo "$1 $# $0"; kill -USR1 $$; umask; dirs; echo /no
           assert.deepStrictEqual([after.stdout, after.receipt.state], ["gone k\n", "reset"])
           const other = yield* exec("javascript", "console.log(v)")
           assert.deepStrictEqual([other.stdout, other.receipt.state], ["8\n", "kept"])
-          // So it is when it takes code with it that was on its way.
+          // The same when it dies while code is on its way to it.
           yield* exec("python", "import os, threading\nthreading.Timer(0.05, os._exit, [3]).start()")
           yield* Effect.exit(exec("python", "#".padEnd(8_000_000, "x")))
           assert.strictEqual((yield* exec("python", "print(1)")).stdout, "1\n")
@@ -327,7 +327,7 @@ hi; false | true; echo $?; echo "$1 $# $0"; kill -USR1 $$; umask; dirs; echo /no
   })
 
   describe("15: idle sessions close", () => {
-    it.effect("the VM is destroyed, and the session says why", () =>
+    it.effect("the VM is destroyed, and the error says why", () =>
       Effect.gen(function* () {
         const before = new Set(qemus())
         const it = yield* session({ idleMs: 400 })
@@ -343,7 +343,7 @@ hi; false | true; echo $?; echo "$1 $# $0"; kill -USR1 $$; umask; dirs; echo /no
       }).pipe(Effect.scoped)
     )
 
-    it.effect("what a session is asked for is checked before there is one", () =>
+    it.effect("the options of a session are checked before it is opened", () =>
       Effect.gen(function* () {
         const before = new Set(qemus())
         const bad: ReadonlyArray<readonly [string, object]> = [

@@ -1,4 +1,4 @@
-/** Stdin, environment and directory are those of one execution, not of the next. */
+/** Stdin, environment and working directory are per execution and do not leak into the next. */
 import { assert, describe, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type { Language } from "../../src/Execution.ts"
@@ -6,8 +6,8 @@ import { Sandbox } from "../../src/Sandbox.ts"
 import { failure, fresh, session, stdout } from "../support/executions.ts"
 
 layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("stdin, env, cwd", (it) => {
-  describe("4: stdin is empty, or the bytes the caller gives", () => {
-    it.effect("without any, every way to read ends at once", () =>
+  describe("4: stdin is empty, or the bytes that the caller gives", () => {
+    it.effect("without stdin, every way to read it ends at once", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         const input = yield* failure(exec("python", "input('prompt> ')"))
@@ -42,7 +42,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("std
       }).pipe(Effect.scoped)
     )
 
-    it.effect("what is given arrives exactly, and what is left unread is not the next execution's", () =>
+    it.effect("stdin arrives exactly, and what is left unread does not reach the next execution", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         const lines = { stdin: "one\ntwo\nthree" }
@@ -78,7 +78,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("std
       }).pipe(Effect.scoped)
     )
 
-    it.effect("any bytes, and as many as are allowed", () =>
+    it.effect("any bytes arrive, up to the maximum", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         const all = Buffer.alloc(3 * 1024 * 1024, Buffer.from(Array.from({ length: 256 }, (_, i) => i)))
@@ -148,7 +148,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("std
     }
 
     it.effect(
-      "an execution that fails, exits or is interrupted takes them back as well; what the code itself sets stays",
+      "they are also undone when an execution fails, exits or is interrupted; what the code itself sets stays",
       () =>
         Effect.gen(function* () {
           const exec = yield* fresh
@@ -185,7 +185,7 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("std
         }).pipe(Effect.scoped)
     )
 
-    it.effect("line numbers do not shift, whatever is given", () =>
+    it.effect("line numbers do not shift with env or cwd", () =>
       Effect.gen(function* () {
         const exec = yield* fresh
         const own = { env: { A: "1\n2\n3" }, cwd: "/tmp", stdin: "x\n" }
@@ -205,43 +205,41 @@ layer(Sandbox.layer, { excludeTestServices: true, timeout: "240 seconds" })("std
       }).pipe(Effect.scoped)
     )
 
-    it.effect(
-      "a cwd that is not there, or no directory, is the task's failure; NUL and unnameable names are refused",
-      () =>
-        Effect.gen(function* () {
-          const exec = yield* fresh
-          for (const language of ["python", "javascript", "typescript", "bash"] as const) {
-            for (const cwd of ["/nowhere", "/etc/passwd"]) {
-              const error = yield* failure(exec(language, directory[language], { cwd }))
-              assert.deepStrictEqual(
-                [error._tag, error.receipt.exitCode, error.stdout],
-                ["TaskFailed", 1, ""],
-                `${language} ${cwd}`
-              )
-              assert.include(error.stderr, cwd)
-            }
-            assert.strictEqual(yield* stdout(exec(language, directory[language])), "/home/user\n")
-          }
-          const bad = [
-            { env: { "": "x" } },
-            { env: { "A=B": "x" } },
-            { env: { "A\0": "x" } },
-            { env: { A: "x\0y" } },
-            { cwd: "a\0b" },
-            { cwd: "" }
-          ]
-          for (const settings of bad) {
-            const error = yield* Effect.flip(exec("bash", "true", settings))
-            assert.strictEqual(
-              error._tag === "SandboxError" && error.reason._tag,
-              "InvalidInput",
-              JSON.stringify(settings)
+    it.effect("a cwd that does not exist or is not a directory fails the task; NUL and invalid names are refused", () =>
+      Effect.gen(function* () {
+        const exec = yield* fresh
+        for (const language of ["python", "javascript", "typescript", "bash"] as const) {
+          for (const cwd of ["/nowhere", "/etc/passwd"]) {
+            const error = yield* failure(exec(language, directory[language], { cwd }))
+            assert.deepStrictEqual(
+              [error._tag, error.receipt.exitCode, error.stdout],
+              ["TaskFailed", 1, ""],
+              `${language} ${cwd}`
             )
+            assert.include(error.stderr, cwd)
           }
-        }).pipe(Effect.scoped)
+          assert.strictEqual(yield* stdout(exec(language, directory[language])), "/home/user\n")
+        }
+        const bad = [
+          { env: { "": "x" } },
+          { env: { "A=B": "x" } },
+          { env: { "A\0": "x" } },
+          { env: { A: "x\0y" } },
+          { cwd: "a\0b" },
+          { cwd: "" }
+        ]
+        for (const settings of bad) {
+          const error = yield* Effect.flip(exec("bash", "true", settings))
+          assert.strictEqual(
+            error._tag === "SandboxError" && error.reason._tag,
+            "InvalidInput",
+            JSON.stringify(settings)
+          )
+        }
+      }).pipe(Effect.scoped)
     )
 
-    it.effect("a session's env is every execution's, under the execution's own, in restarted interpreters too", () =>
+    it.effect("a session's env is in every execution, which may override it, in restarted interpreters too", () =>
       Effect.gen(function* () {
         const it = yield* session({ env: { S: "session", A: "session" } })
         for (const language of ["python", "javascript", "bash"] as const) {

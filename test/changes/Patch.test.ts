@@ -6,7 +6,7 @@ import * as path from "node:path"
 import * as FileName from "../../src/internal/FileName.ts"
 import * as Patch from "../../src/changes/Patch.ts"
 
-/** A small random source, the same every time. */
+/** A small random number generator with a seed. */
 const random = (seed: number) => (below: number) => {
   seed = (Math.imul(seed, 1_103_515_245) + 12_345) & 0x7fffffff
   return (seed >> 8) % below
@@ -20,7 +20,7 @@ const textOf = (next: (below: number) => number): string => {
   return lines.join("\n") + (next(2) === 0 ? "" : "\n")
 }
 
-/** Applies a patch to a file by the program that everybody has. */
+/** Applies a patch to a file with `patch`. */
 const applied = (before: string | null, patch: string, name = "f", options: ReadonlyArray<string> = []) => {
   const directory = fs.mkdtempSync(path.join(os.tmpdir(), "patch-"))
   try {
@@ -43,11 +43,11 @@ const file = (text: string, changes: { readonly path?: string; readonly mode?: n
 
 const lines = (of: (n: number) => string) => Array.from({ length: 60_000 }, (_, n) => `${of(n)}\n`).join("")
 
-/** Without it, the tests with real VMs still apply patches: their guest has it. */
+/** Whether this host has `patch`. Without it, the tests with real VMs still apply patches: the guest has it. */
 const available = spawnSync("patch", ["--version"]).status === 0
 
 describe("Patch", () => {
-  it("says what git says", () => {
+  it("makes the same patch as git", () => {
     assert.strictEqual(
       Patch.make(file("1\n2\n3\n4\n5\n6\n"), file("1\n2\n3\n4\nfive\n6\n", { mode: 0o755 }), true),
       "diff --git a/f b/f\nold mode 100644\nnew mode 100755\n--- a/f\n+++ b/f\n" +
@@ -69,7 +69,7 @@ describe("Patch", () => {
     )
   })
 
-  it.skipIf(!available)("makes one text of the other, both ways, whatever they are", () => {
+  it.skipIf(!available)("turns one text into the other, both ways, whatever they are", () => {
     for (let seed = 1; seed <= 20; seed++) {
       const next = random(seed)
       const before = textOf(next)
@@ -101,7 +101,7 @@ describe("Patch", () => {
     assert.deepStrictEqual(applied(null, Patch.make(null, file(""), true)), { text: "", left: ["f"] })
   })
 
-  it.skipIf(!available)("does not take for ever, nor very much, over what is made to be hard", () => {
+  it.skipIf(!available)("bounds the time and the size for texts made to be hard to compare", () => {
     const before = lines((n) => `${n % 97}`)
     const after = lines((n) => `${(n * 7) % 89}`)
     const started = performance.now()

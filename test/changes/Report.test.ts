@@ -9,7 +9,7 @@ const report = (asked = { patches: true, maxFiles: 10 }) => ChangeReport.make(as
 const lines = (...all: ReadonlyArray<unknown>) => Buffer.from(all.map((it) => `${JSON.stringify(it)}\n`).join(""))
 
 describe("ChangeReport", () => {
-  it.effect("gathers lines, however they are cut, and makes patches of texts", () =>
+  it.effect("collects lines, however they are cut, and makes patches for texts", () =>
     Effect.gen(function* () {
       const asked = report()
       const modified = { kind: "modified", path: { hex: "2fff" }, before: state, after: { ...state, mode: 0o755 } }
@@ -28,7 +28,7 @@ describe("ChangeReport", () => {
     })
   )
 
-  it.effect("makes no patch when none was asked for, whatever the guest sends", () =>
+  it.effect("makes no patch unless requested, whatever the guest sends", () =>
     Effect.gen(function* () {
       const asked = report({ patches: false, maxFiles: 10 })
       assert.isTrue(asked.push(lines(created)))
@@ -37,14 +37,14 @@ describe("ChangeReport", () => {
     })
   )
 
-  it("takes nothing that no agent of ours sends", () => {
+  it("refuses what the agent would never send", () => {
     const refused: ReadonlyArray<readonly [string, Buffer]> = [
       ["no JSON", Buffer.from("nonsense\n")],
       ["another kind", lines({ ...created, kind: "eaten" })],
       ["a negative size", lines({ ...created, after: { ...state, size: -1 } })],
       ["an empty path", lines({ ...created, path: "" })],
       ["a NUL in a path", lines({ ...created, path: { hex: "00" } })],
-      ["more files than were asked for", lines(...Array.from({ length: 11 }, () => created))],
+      ["more files than requested", lines(...Array.from({ length: 11 }, () => created))],
       ["a text too long", lines({ ...created, new: "x".repeat(256 * 1024 + 1) })],
       [
         "too many texts",

@@ -28,14 +28,14 @@ describe("exec-sandbox run with files", { timeout: 240_000 }, () => {
     const done = await runCli(["run", "-q", "-l", "bash", ...flags, "echo why > log; exit 7"])
     assert.strictEqual(done.code, 7)
     assert.strictEqual(readFileSync(at("log"), "utf8"), "why\n")
-    assert.strictEqual(done.stderr, 'exec-sandbox: copyOut "missing": there is nothing of that name\n')
+    assert.strictEqual(done.stderr, 'exec-sandbox: copyOut "missing": there is no such file or directory\n')
   })
 
   it("says what could not be copied", async () => {
     const before = readdirSync(scratch)
     const missing = await runCli(["run", "-q", "--upload", `${at("nothing")}:x`, "print(1)"])
     assert.deepStrictEqual([missing.code, missing.stdout], [2, ""])
-    assert.match(missing.stderr, /^exec-sandbox: copyIn ".*nothing" on the host: there is nothing of that name\n$/)
+    assert.match(missing.stderr, /^exec-sandbox: copyIn ".*nothing" on the host: there is no such file or directory\n$/)
     const link = await runCli([
       "run",
       "-q",

@@ -1,9 +1,8 @@
 import { assert, describe, it } from "@effect/vitest"
-import * as Pieces from "../../src/ports/Pieces.ts"
 import * as PortLedger from "../../src/ports/Ledger.ts"
 
 describe("PortLedger", () => {
-  it("tells what went through while it recorded, of ports that were open then", () => {
+  it("a recording has the traffic of its time, for the ports that were open then", () => {
     const ledger = PortLedger.make()
     const early = ledger.begin(80, "127.0.0.1", 5000)
     early.bytesIn = 7
@@ -21,7 +20,7 @@ describe("PortLedger", () => {
       { guestPort: 80, host: "127.0.0.1", port: 5000, ...quiet, connections: 1, bytesIn: 3 },
       { guestPort: 83, host: "127.0.0.1", port: 5002, ...quiet, refused: 1 }
     ])
-    // One that begins later does not see the port that is closed, and the HTTP client only where it was used.
+    // A later recording does not contain the closed port, and the HTTP client's port only because it was used.
     const second = ledger.record()
     http.connections++
     assert.deepStrictEqual(second.uses(), [
@@ -36,23 +35,6 @@ describe("PortLedger", () => {
         .uses()
         .map((use) => use.guestPort),
       [83]
-    )
-  })
-})
-
-describe("Pieces", () => {
-  it("joins small pieces and cuts large ones, and keeps every byte in its place", () => {
-    const pieces = Pieces.make()
-    const whole = Buffer.from(Array.from({ length: 300_000 }, (_, n) => n % 251))
-    for (let at = 0; at < 10_000; at++) pieces.push(whole.subarray(at, at + 1))
-    pieces.push(whole.subarray(10_000))
-    const taken: Array<Uint8Array> = []
-    for (let piece = pieces.take(); piece !== undefined; piece = pieces.take()) taken.push(piece)
-    assert.isTrue(pieces.empty())
-    assert.isTrue(whole.equals(Buffer.concat(taken)))
-    assert.deepStrictEqual(
-      taken.map((piece) => piece.length),
-      [4096, 4096, 1808, 65_536, 65_536, 65_536, 65_536, 27_856]
     )
   })
 })

@@ -3,7 +3,7 @@ import { randomBytes } from "node:crypto"
 import * as Output from "../../src/session/Output.ts"
 
 describe("Output", () => {
-  it("keeps all that fits, byte by byte", () => {
+  it("keeps an output within the limit whole", () => {
     const bytes = randomBytes(1000)
     const output = Output.make(1000)
     for (const byte of bytes) output.push(Uint8Array.of(byte))
@@ -12,7 +12,7 @@ describe("Output", () => {
     assert.strictEqual(output.total(), 1000)
   })
 
-  it("keeps head and tail of what does not fit, whatever the pieces, and counts all", () => {
+  it("keeps head and tail of a longer output, whatever its pieces, and counts all bytes", () => {
     for (const limit of [0, 1, 2, 7, 1000, 100_000]) {
       for (let round = 0; round < 20; round++) {
         const bytes = randomBytes(limit + 1 + Math.floor(Math.random() * 300_000))

@@ -16,7 +16,7 @@ const make = Effect.gen(function* () {
 })
 
 describe("Usage", () => {
-  it.effect("closes once when nothing was used for so long, and not a millisecond before", () =>
+  it.effect("closes once after the idle time, and not a millisecond before", () =>
     Effect.gen(function* () {
       const { log } = yield* make
       yield* TestClock.adjust(999)
@@ -28,7 +28,7 @@ describe("Usage", () => {
     })
   )
 
-  it.effect("counts from the end of the last use, failed or interrupted ones too", () =>
+  it.effect("counts from the end of the last use, also of a failed or interrupted one", () =>
     Effect.gen(function* () {
       const { during, log } = yield* make
       yield* TestClock.adjust(600)
@@ -46,7 +46,7 @@ describe("Usage", () => {
     })
   )
 
-  it.effect("says how long is missing until it has been idle for a time", () =>
+  it.effect("`missing` is the time until it has been idle long enough", () =>
     Effect.gen(function* () {
       const { during, usage } = yield* make
       assert.strictEqual(usage.missing(700), 700)
@@ -62,7 +62,7 @@ describe("Usage", () => {
     })
   )
 
-  it.effect("is not idle while one of several uses goes on, however long", () =>
+  it.effect("is not idle until the last of several uses ends, however long it lasts", () =>
     Effect.gen(function* () {
       const { during, log } = yield* make
       const long = yield* Effect.forkChild(during(Effect.sleep(50_000)), { startImmediately: true })

@@ -65,7 +65,7 @@ export const contractSession = (it: Vitest.MethodsNonLive<Shared>): void => {
         [201, "POST", "/path body"]
       )
       const refused = yield* Effect.flip(it.http.get("http://localhost:7003/"))
-      assert.match(String(refused.reason.cause), /port 7003 of the guest: nobody listens there/)
+      assert.match(String(refused.reason.cause), /port 7003 of the guest: no program listens there/)
       assert.strictEqual((yield* Effect.flip(it.http.get("http://example.org/"))).reason._tag, "InvalidUrlError")
       const scope = yield* Scope.make()
       const { guestPort, host, port, url } = yield* Scope.provide(it.ports.expose(7002), scope)
