@@ -23,7 +23,7 @@ import type { HostUnsupported, SandboxError } from "../src/SandboxError.ts"
 const searchPath = "/usr/local/bin:/usr/bin:/bin"
 const greeting = JSON.stringify({ QMP: { version: { qemu: { major: 9, minor: 1, micro: 2 } }, capabilities: [] } })
 
-/** A directory of this test's own that QEMU's unprivileged user can reach. */
+/** A temporary directory that QEMU's unprivileged user can reach. */
 const directory: Effect.Effect<string, never, Scope> = Effect.acquireRelease(
   Effect.sync(() => {
     const made = fs.mkdtempSync("/tmp/exec-sandbox-host-")
@@ -39,7 +39,7 @@ interface Fake {
   readonly launches: () => ReadonlyArray<string>
 }
 
-/** A QEMU that is a shell script: tells `version`, then does what `body` says; by default greets and quits when told. */
+/** A shell script in place of QEMU: prints `version`, or runs `body`, which by default greets and quits on request. */
 const fakeQemu = (
   home: string,
   version: string,
@@ -58,7 +58,7 @@ const fakeQemu = (
   return { path: script, launches: () => fs.readFileSync(log, "utf8").split("\n").slice(0, -1) }
 }
 
-/** A fresh host, as a new process would see it. */
+/** A new `Host`, as in a new process. */
 const hostWith = (env: Record<string, string>) =>
   Effect.provide(
     Host.use(Effect.succeed),
@@ -98,7 +98,7 @@ const isGone = (pid: number): boolean => {
   } catch {
     return true
   }
-  // Dead, but nobody has asked for its exit code: some containers never do.
+  // A zombie counts as dead: in some containers no process collects it.
   return process.platform === "linux" && / Z /.test(fs.readFileSync(`/proc/${pid}/stat`, "latin1"))
 }
 
@@ -109,7 +109,7 @@ const eventually = (condition: () => boolean) =>
   )
 
 describe("QEMU", () => {
-  it.live("missing: says so, with a line that installs it", () =>
+  it.live("missing: the error has a command that installs it", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const reason = yield* unsupported(askQemu({ ...environmentOf(home), PATH: home }))
@@ -120,7 +120,7 @@ describe("QEMU", () => {
     })
   )
 
-  it.live("a chosen one that does not exist is not replaced by another", () =>
+  it.live("chosen by EXEC_SANDBOX_QEMU but missing: no other is used instead", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const chosen = path.join(home, "no-qemu")
@@ -133,7 +133,7 @@ describe("QEMU", () => {
     })
   )
 
-  it.live("too old: says which version it is, without launching a machine", () =>
+  it.live("too old: the error has its version, and no machine was started", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const fake = fakeQemu(home, "QEMU emulator version 7.1.0 (Debian 1:7.1)")
@@ -144,7 +144,7 @@ describe("QEMU", () => {
     })
   )
 
-  it.live("something else than QEMU is not taken for one", () =>
+  it.live("a program that is not QEMU is rejected", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const fake = fakeQemu(home, "Hello, world 9.1")
@@ -153,7 +153,7 @@ describe("QEMU", () => {
     })
   )
 
-  it.live("refuses every accelerator: fails with what it said", () =>
+  it.live("refuses every accelerator: the error has its output", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const fake = fakeQemu(home, "QEMU emulator version 9.1.2", "echo 'no firmware' >&2; exit 1")
@@ -162,7 +162,7 @@ describe("QEMU", () => {
     })
   )
 
-  it.live("exits in order but never greets: does not count as started", () =>
+  it.live("exits with 0 but never greets: does not count as started", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const fake = fakeQemu(home, "QEMU emulator version 9.1.2", "echo '{\"QMP\": {}}'; exit 0")
@@ -171,7 +171,7 @@ describe("QEMU", () => {
     })
   )
 
-  it.live("refuses the system call filter: works, and says that there is none", () =>
+  it.live("refuses the system call filter: works, and reports that there is none", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const refuse = `case " $* " in *" -sandbox "*) echo "seccomp support is disabled" >&2; exit 1;; esac`
@@ -207,7 +207,7 @@ describe("QEMU", () => {
     })
   )
 
-  it.live("hangs: the answer is bounded and no process stays behind", () =>
+  it.live("hangs: the check times out and leaves no process", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const pids = path.join(home, "pids")
@@ -229,7 +229,7 @@ describe("QEMU", () => {
     })
   )
 
-  it.live("interrupting the question ends the launched process", () =>
+  it.live("interrupting the check ends the process that it started", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const pids = path.join(home, "pids")
@@ -243,7 +243,7 @@ describe("QEMU", () => {
     })
   )
 
-  it.effect("a chosen binary serves the architecture that its name tells", () =>
+  it.effect("a chosen binary is used for the architecture in its name, else for that of this host", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const arm = fakeQemu(home, "", "", "qemu-system-aarch64").path
@@ -256,7 +256,7 @@ describe("QEMU", () => {
 })
 
 describe("the record on disk", () => {
-  it.live("a second process starts nothing, until the binary changes", () =>
+  it.live("a second process starts no QEMU until the binary changes", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const fake = fakeQemu(home, "QEMU emulator version 9.1.2")
@@ -276,7 +276,7 @@ describe("the record on disk", () => {
     })
   )
 
-  it.live("one that is damaged or that others may write to counts as absent", () =>
+  it.live("a record that is damaged or that other users may write to is ignored", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const fake = fakeQemu(home, "QEMU emulator version 9.1.2")
@@ -332,7 +332,7 @@ describe("directories", () => {
     )
   }
 
-  it.live("a run directory that somebody planted is refused", () =>
+  it.live("a run directory that is a link, a file or open to other users is refused", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const env = { ...environmentOf(home), EXEC_SANDBOX_QEMU: fakeQemu(home, "QEMU emulator version 9.1.2").path }
@@ -357,7 +357,7 @@ describe("directories", () => {
     })
   )
 
-  it.live("are made when they are first needed, closed to others", () =>
+  it.live("are created when first needed, without access for other users", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const env = { ...environmentOf(home), EXEC_SANDBOX_QEMU: fakeQemu(home, "QEMU emulator version 9.1.2").path }
@@ -372,7 +372,7 @@ describe("directories", () => {
     })
   )
 
-  it.live("the cache directory: ours, then XDG's when absolute, then the home's", () =>
+  it.live("the cache directory comes from our variable, then XDG's if absolute, then the home directory", () =>
     Effect.gen(function* () {
       const own = process.platform === "darwin" ? "/h/Library/Caches/exec-sandbox" : "/h/.cache/exec-sandbox"
       assert.strictEqual(yield* cacheOf({}), own)
@@ -389,7 +389,7 @@ describe("this machine", () => {
     searchPath.split(":")
   )
 
-  it.live.runIf(withQemu !== null)("its own QEMU comes up, and a warm start is cheap", () =>
+  it.live.runIf(withQemu !== null)("its QEMU starts, and a second check is fast", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const env = environmentOf(home)
@@ -401,14 +401,14 @@ describe("this machine", () => {
       assert.strictEqual(cold.accelerator === "tcg", cold.missedAccelerators.length === 1)
       const warm = yield* askQemu(env)
       assert.deepStrictEqual({ ...warm, atLeast: null }, { ...cold, atLeast: null })
-      // A launch alone takes 40 ms or more; on a busy machine one try in several is undisturbed.
+      // Starting QEMU takes 40 ms or more. On a busy machine at least one of several tries is undisturbed.
       const tries = yield* Effect.forEach([1, 2, 3, 4, 5, 6, 7, 8], () => Effect.timed(askQemu(env)))
       assert.isBelow(Math.min(...tries.map(([took]) => Duration.toMillis(took))), 40)
     })
   )
 
   const linux = process.platform === "linux" && findExecutable("setpriv", searchPath.split(":")) !== null
-  it.live.runIf(linux)("a launched program has no way to more rights, and dies with its parent", () =>
+  it.live.runIf(linux)("a launched program cannot gain privileges, and dies with its parent", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const { launcher } = yield* hostWith(environmentOf(home))
@@ -429,7 +429,7 @@ describe("this machine", () => {
       yield* eventually(() => said.endsWith("\n"))
       const pid = Number(said)
       yield* Effect.addFinalizer(() => Effect.sync(() => void (isGone(pid) || process.kill(pid, "SIGKILL"))))
-      // setpriv has become sleep: from here on its rights are those that QEMU would have.
+      // setpriv has replaced itself by sleep, which now has the privileges that QEMU would have.
       yield* eventually(() => fs.readFileSync(`/proc/${pid}/comm`, "latin1") === "sleep\n")
       const status = fs.readFileSync(`/proc/${pid}/status`, "latin1")
       assert.match(status, /^NoNewPrivs:\t1$/m)
@@ -457,7 +457,7 @@ describe("this machine", () => {
   )
 })
 
-it.effect("the counter's frequency: the base frequency where clocks scale, else the first core's", () =>
+it.effect("the frequency of the time stamp counter: the base frequency where clocks scale, else the first core's", () =>
   Effect.sync(() => {
     assert.strictEqual(parseTscKhz("cpu MHz\t\t: 2599.998\n", null), 2_599_998)
     assert.strictEqual(parseTscKhz("cpu MHz\t\t: 800.021\ncpu MHz\t\t: 4700.000\n", "2800000\n"), 2_800_000)
@@ -466,7 +466,7 @@ it.effect("the counter's frequency: the base frequency where clocks scale, else 
   })
 )
 
-it.effect("the family of a system: its own name first, then those it is like", () =>
+it.effect("the family of a system: its ID first, then ID_LIKE", () =>
   Effect.sync(() => {
     assert.strictEqual(familyOf('ID=linuxmint\nID_LIKE="ubuntu debian"\n'), "debian")
     assert.strictEqual(familyOf('ID="rocky"\nID_LIKE="rhel centos fedora"\n'), "fedora")
@@ -477,7 +477,7 @@ it.effect("the family of a system: its own name first, then those it is like", (
 )
 
 describe("doctor", () => {
-  it.live("reports a host that works, with what is missed", () =>
+  it.live("reports a host that works, and what it lacks", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const env = { ...environmentOf(home), EXEC_SANDBOX_QEMU: fakeQemu(home, "QEMU emulator version 9.1.2").path }
@@ -506,7 +506,7 @@ describe("doctor", () => {
     })
   )
 
-  it.live("TCG is a warning: it is no security boundary", () =>
+  it.live("warns of TCG: it is not a security boundary", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const refuse = `case " $* " in *" kvm "*|*" hvf "*|*" -sandbox "*) echo "not here" >&2; exit 1;; esac`
@@ -519,7 +519,7 @@ describe("doctor", () => {
     })
   )
 
-  it.live("does not believe the record: what broke since shows", () =>
+  it.live("checks again instead of reading the record, so it shows what broke since", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const switchFile = path.join(home, "broken")
@@ -534,7 +534,7 @@ describe("doctor", () => {
     })
   )
 
-  it.live("answers on a host where nothing works", () =>
+  it.live("reports on a host where nothing works", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const file = path.join(home, "file")
@@ -555,7 +555,7 @@ describe("doctor", () => {
     })
   )
 
-  it.effect("further checks join a report; one that failed decides it", () =>
+  it.effect("a report with added checks is not ok if one of them failed", () =>
     Effect.sync(() => {
       const report: Report = { ok: true, version: "0.1.0", platform: "linux", arch: "amd64", checks: [] }
       const image = { name: "image", status: "warning", detail: "none yet", fix: null } as const

@@ -84,7 +84,7 @@ const makeArchive = (change: { readonly scratch?: Buffer; readonly prepare?: (di
     return { id: manifest.id, archive, sha256: sha256(archive) }
   })
 
-/** A web server for one test; `answer` gets the number of the request, from 1. Notes each request's Range. */
+/** A web server for one test; `answer` gets the number of the request, from 1. Records each request's Range. */
 const serve = (answer: (request: IncomingMessage, response: ServerResponse, count: number) => void) =>
   Effect.gen(function* () {
     const ranges: Array<string | undefined> = []
@@ -102,8 +102,8 @@ const serve = (answer: (request: IncomingMessage, response: ServerResponse, coun
   })
 
 /**
- * Sends `content` as a good server does, from where it is asked to. With `limit` it breaks the connection after so many bytes,
- * once some are in the client's `file`: what has arrived and is not taken yet when a connection breaks, `fetch` throws away.
+ * Sends `content` as a correct server does, from the requested offset. With `limit` it breaks the connection after that many bytes,
+ * once the client has written some to its `file`: when a connection breaks, `fetch` discards what was received but not yet read.
  */
 const send = (
   content: Buffer,
@@ -127,10 +127,10 @@ const send = (
   }, 5)
 }
 
-/** Where a download is while it is not whole. */
+/** The file of an incomplete download. */
 const partial = (cache: string, sha256: string): string => join(cache, "downloads", `${sha256}.part`)
 
-/** Runs a test over a store of its own. */
+/** Runs a test with an empty store. */
 const withStore = <A, E>(
   test: (cache: string, images: Image["Service"]) => Effect.Effect<A, E, Scope.Scope>
 ): Effect.Effect<A, E, Scope.Scope> =>
@@ -142,14 +142,14 @@ const withStore = <A, E>(
 const problemOf = (error: SandboxError): string =>
   error.reason._tag === "ImageUnavailable" ? error.reason.problem : error.reason._tag
 
-/** What is in the store that should not be: downloads, work in progress, images. */
+/** Everything in the store: downloads, work in progress, images. */
 const leftovers = (cache: string): ReadonlyArray<string> =>
   ["downloads", "tmp", "images", "current"].flatMap((name) =>
     existsSync(join(cache, name)) ? readdirSync(join(cache, name)).map((it) => `${name}/${it}`) : []
   )
 
 describe("an empty store", () => {
-  it.live("has no image, and looking creates nothing", () =>
+  it.live("has no image, and reading it creates no file", () =>
     withStore((cache, images) =>
       Effect.gen(function* () {
         assert.isTrue(Option.isNone(yield* images.find("amd64")))
@@ -164,7 +164,7 @@ describe("an empty store", () => {
 })
 
 describe("pull", () => {
-  it.live("gives the image of this version, whole, and ensure then has nothing to do", () =>
+  it.live("gives the complete image of this version, and ensure then does nothing", () =>
     withStore((cache, images) =>
       Effect.gen(function* () {
         const { archive, id, sha256 } = yield* makeArchive()
@@ -212,7 +212,7 @@ describe("pull", () => {
     )
   )
 
-  it.live("starts again with a server that knows no Range", () =>
+  it.live("starts again with a server that ignores Range", () =>
     withStore((cache, images) =>
       Effect.gen(function* () {
         const { archive, id, sha256 } = yield* makeArchive()
@@ -226,7 +226,7 @@ describe("pull", () => {
     )
   )
 
-  it.live("waits out a server that is busy", () =>
+  it.live("tries again when a server is busy", () =>
     withStore((_, images) =>
       Effect.gen(function* () {
         const { archive, id, sha256 } = yield* makeArchive()
@@ -238,21 +238,21 @@ describe("pull", () => {
     )
   )
 
-  it.live("gives up on one that never gets further, and keeps what there is", () =>
+  it.live("gives up on a server that makes no progress, and keeps the part it has", () =>
     withStore((cache, images) =>
       Effect.gen(function* () {
         const { archive, id, sha256 } = yield* makeArchive()
-        let mended = false
+        let repaired = false
         const server = yield* serve((request, response) =>
-          mended || request.headers.range === undefined
-            ? send(archive, request, response, mended ? Infinity : 100_000, partial(cache, sha256))
+          repaired || request.headers.range === undefined
+            ? send(archive, request, response, repaired ? Infinity : 100_000, partial(cache, sha256))
             : request.socket.destroy()
         )
         const error = yield* Effect.flip(images.pull({ url: server.url, sha256 }))
         assert.strictEqual(error.reason._tag, "ImageUnavailable")
         assert.strictEqual(error.retry, "safe")
         assert.deepStrictEqual(leftovers(cache), [`downloads/${sha256}.part`])
-        mended = true
+        repaired = true
         assert.strictEqual((yield* images.pull({ url: server.url, sha256 })).id, id)
         assert.match(server.ranges.at(-1) ?? "", /^bytes=[1-9]/)
       })
@@ -271,7 +271,7 @@ describe("pull", () => {
     )
   )
 
-  it.live("refuses another file than was asked for, and keeps none of it", () =>
+  it.live("refuses a file with another hash, and keeps none of it", () =>
     withStore((cache, images) =>
       Effect.gen(function* () {
         const { archive } = yield* makeArchive()
@@ -284,25 +284,27 @@ describe("pull", () => {
     )
   )
 
-  it.live("fetches anew when what an earlier call left is of something else, shorter or longer", () =>
-    withStore((cache, images) =>
-      Effect.gen(function* () {
-        const { archive, id, sha256 } = yield* makeArchive()
-        const server = yield* serve((request, response) =>
-          Number(/\d+/.exec(request.headers.range ?? "0")?.[0]) >= archive.length
-            ? void response.writeHead(416, { "content-range": `bytes */${archive.length}` }).end()
-            : send(archive, request, response)
-        )
-        for (const size of [1000, archive.length, archive.length + 1000]) {
-          mkdirSync(join(cache, "downloads"), { recursive: true })
-          writeFileSync(join(cache, "downloads", `${sha256}.part`), randomBytes(size))
-          assert.strictEqual((yield* images.pull({ url: server.url, sha256 })).id, id)
-        }
-      })
-    )
+  it.live(
+    "downloads from the start when the part left by an earlier call belongs to another file, shorter or longer",
+    () =>
+      withStore((cache, images) =>
+        Effect.gen(function* () {
+          const { archive, id, sha256 } = yield* makeArchive()
+          const server = yield* serve((request, response) =>
+            Number(/\d+/.exec(request.headers.range ?? "0")?.[0]) >= archive.length
+              ? void response.writeHead(416, { "content-range": `bytes */${archive.length}` }).end()
+              : send(archive, request, response)
+          )
+          for (const size of [1000, archive.length, archive.length + 1000]) {
+            mkdirSync(join(cache, "downloads"), { recursive: true })
+            writeFileSync(join(cache, "downloads", `${sha256}.part`), randomBytes(size))
+            assert.strictEqual((yield* images.pull({ url: server.url, sha256 })).id, id)
+          }
+        })
+      )
   )
 
-  it.live("refuses an image whose files are not what its manifest says", () =>
+  it.live("refuses an image whose files differ from its manifest", () =>
     withStore((cache, images) =>
       Effect.gen(function* () {
         const cases = [
@@ -332,7 +334,7 @@ describe("pull", () => {
     )
   )
 
-  it.live("checks what it was given before it does anything", () =>
+  it.live("checks its arguments first", () =>
     withStore((cache, images) =>
       Effect.gen(function* () {
         const url = "http://127.0.0.1:9/image.tar"
@@ -344,7 +346,7 @@ describe("pull", () => {
     )
   )
 
-  it.live("interrupted, leaves only the part it has, and the next call continues it", () =>
+  it.live("when interrupted leaves only the part it has, and the next call continues it", () =>
     withStore((cache, images) =>
       Effect.gen(function* () {
         const { archive, id, sha256 } = yield* makeArchive()
@@ -367,7 +369,7 @@ describe("pull", () => {
     )
   )
 
-  it.live("of two processes, one killed at work: the other takes over and finishes", () =>
+  it.live("by two processes, one of which is killed: the other takes over and finishes", () =>
     withStore((cache, images) =>
       Effect.gen(function* () {
         const { archive, id, sha256 } = yield* makeArchive()
@@ -396,7 +398,7 @@ describe("pull", () => {
     )
   )
 
-  it.live("on a full disk says so", (context) =>
+  it.live("reports a full disk", (context) =>
     withStore((cache, images) =>
       Effect.gen(function* () {
         mkdirSync(cache, { recursive: true })
@@ -424,7 +426,7 @@ describe("an image in the store", () => {
     return yield* images.pull({ url: server.url, sha256 })
   })
 
-  it.live("that was written to is not used", () =>
+  it.live("that was modified is not used", () =>
     withStore((_, images) =>
       Effect.gen(function* () {
         const image = yield* pulled(images)
@@ -436,7 +438,7 @@ describe("an image in the store", () => {
     )
   )
 
-  it.live("that was damaged behind size and time is found by verify", () =>
+  it.live("that was damaged without a change of size or time is found by verify", () =>
     withStore((_, images) =>
       Effect.gen(function* () {
         const image = yield* pulled(images)
@@ -450,7 +452,7 @@ describe("an image in the store", () => {
     )
   )
 
-  it.live("whose manifest is damaged counts as none, and pulling it again mends it", () =>
+  it.live("with a damaged manifest counts as missing, and pulling it again repairs it", () =>
     withStore((cache, images) =>
       Effect.gen(function* () {
         const { archive, sha256 } = yield* makeArchive()
@@ -492,7 +494,7 @@ describe("an image in the store", () => {
   )
 })
 
-it.live("what a dead process left is cleared by the next work, what a living one does is not", () =>
+it.live("the next build or pull removes the leftovers of a dead process, but not the work of a living one", () =>
   withStore((cache, images) =>
     Effect.gen(function* () {
       for (const name of ["build-amd64", "build-arm64"])

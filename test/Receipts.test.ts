@@ -1,4 +1,4 @@
-/** Where receipts go: kept in memory, or a journal that several writers and crashes cannot spoil. */
+/** Receipts in memory, and in a journal that several writers and crashes cannot damage. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -37,7 +37,7 @@ const readAll = (file: string) =>
   })
 
 describe("layerMemory", () => {
-  it.effect("keeps the last ones, oldest first, and counts all", () =>
+  it.effect("keeps the last receipts, oldest first, and counts all", () =>
     Effect.gen(function* () {
       const memory = yield* Receipts.Memory
       yield* publish(1, 2)
@@ -54,7 +54,7 @@ describe("layerMemory", () => {
     }).pipe(Effect.provide(Receipts.layerMemory({ capacity: 3 })))
   )
 
-  it.effect("is nowhere without a layer, and with layerNone", () =>
+  it.effect("is not required: without a layer, and with layerNone, receipts are dropped", () =>
     Effect.gen(function* () {
       yield* publish(1)
       yield* Effect.provide(publish(1), Receipts.layerNone)
@@ -63,7 +63,7 @@ describe("layerMemory", () => {
 })
 
 describe("layerFile", () => {
-  it.effect("writes one line of JSON for each, and appends to what is there", () =>
+  it.effect("writes one line of JSON for each receipt, and appends to a file that exists", () =>
     Effect.gen(function* () {
       const file = yield* journal
       yield* Effect.provide(publish(1, 2), Receipts.layerFile(file))
@@ -78,7 +78,7 @@ describe("layerFile", () => {
     })
   )
 
-  it.effect("ends a line that a crashed writer left torn, at every place it could be torn at", () =>
+  it.effect("ends a line that a crashed writer left incomplete, at whatever byte it was cut", () =>
     Effect.gen(function* () {
       const home = yield* directory
       const whole = `${JSON.stringify(receipt({ sequence: 1 }))}\n`
@@ -86,7 +86,7 @@ describe("layerFile", () => {
         const file = path.join(home, `${length}`)
         fs.writeFileSync(file, whole + whole.slice(0, length))
         yield* Effect.provide(publish(2, 3), Receipts.layerFile(file))
-        // Only the newline is missing of the last one: nothing of it is lost.
+        // Only the newline of the last line is missing, so its receipt is not lost.
         const kept = length === whole.length - 1 ? [1, 1, 2, 3] : [1, 2, 3]
         const { damaged, sequences } = yield* readAll(file)
         assert.deepStrictEqual(sequences, kept)
@@ -95,7 +95,7 @@ describe("layerFile", () => {
     })
   )
 
-  it.effect("loses and mixes no line of several processes that write at once", () =>
+  it.effect("neither loses nor mixes lines when several processes write at once", () =>
     Effect.gen(function* () {
       const file = yield* journal
       const writer = fileURLToPath(new URL("./support/writeReceipts.ts", import.meta.url))
@@ -115,19 +115,19 @@ describe("layerFile", () => {
     })
   )
 
-  it.effect("loses what a full disk has no room for, says so, and spoils nothing once there is room again", (context) =>
+  it.effect("logs the receipts that a full disk loses, and writes correct lines once there is room again", (context) =>
     Effect.gen(function* () {
       const home = yield* directory
       const mounted = yield* Effect.acquireRelease(
         Effect.try(() => execFileSync("mount", ["-t", "tmpfs", "-o", "size=8k", "tmpfs", home], { stdio: "ignore" })),
         () => Effect.sync(() => execFileSync("umount", ["--lazy", home]))
       ).pipe(Effect.option)
-      if (Option.isNone(mounted)) return context.skip("needs the right to mount")
+      if (Option.isNone(mounted)) return context.skip("needs permission to mount")
       const file = path.join(home, "receipts.jsonl")
       const said: Array<string> = []
       const logger = Logger.make(({ message }) => void said.push(String(message)))
       yield* Effect.gen(function* () {
-        // Two pages have room for a few lines, and for a part of one.
+        // Two pages have room for a few lines and a part of another.
         yield* publish(...Array.from({ length: 20 }, (_, n) => n + 1))
         const { damaged, sequences } = yield* readAll(file)
         const kept = sequences.length
@@ -154,7 +154,7 @@ describe("layerFile", () => {
     })
   )
 
-  it.effect("refuses what is no regular file, and what cannot be written, with a typed error", () =>
+  it.effect("fails with a typed error for a path that is not a regular file or cannot be written", () =>
     Effect.gen(function* () {
       const home = yield* directory
       yield* Effect.promise(() => promisify(execFile)("mkfifo", [path.join(home, "fifo")]))
@@ -177,7 +177,7 @@ describe("layerFile", () => {
 })
 
 describe("read", () => {
-  it.effect("skips and counts what is no receipt, however long, and takes a last line without newline", () =>
+  it.effect("skips and reports lines that are not receipts, however long, and reads a last line without newline", () =>
     Effect.gen(function* () {
       const file = yield* journal
       const lines = [line(1), "{}", "", "\xff", "x".repeat(3_000_000), line(2).slice(0, 90), line(3)]
@@ -195,7 +195,7 @@ describe("read", () => {
     })
   )
 
-  it.effect("fails with a typed error where there is nothing to read", () =>
+  it.effect("fails with a typed error when there is no file to read", () =>
     Effect.gen(function* () {
       const home = yield* directory
       for (const [file, code] of [

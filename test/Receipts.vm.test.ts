@@ -9,7 +9,7 @@ import * as Receipts from "../src/Receipts.ts"
 import { Sandbox } from "../src/Sandbox.ts"
 import { qemus } from "./support/processes.ts"
 
-/** What was published of a session. */
+/** The receipts published for a session. */
 const published = (id: string) =>
   Receipts.Memory.use((memory) => Effect.map(memory.all, (all) => all.filter((one) => one.session === id)))
 
@@ -19,7 +19,7 @@ layer(Sandbox.layer.pipe(Layer.provideMerge(Receipts.layerMemory())), {
   excludeTestServices: true,
   timeout: "240 seconds"
 })("Receipts", (it) => {
-  it.effect("of a success and of each failure, the very receipts that the caller gets, in order", () =>
+  it.effect("are published for a success and each failure, equal to what the caller gets, in order", () =>
     Effect.gen(function* () {
       const it = yield* session
       const done = yield* it.exec({ language: "bash", code: "echo 1" })
@@ -43,7 +43,7 @@ layer(Sandbox.layer.pipe(Layer.provideMerge(Receipts.layerMemory())), {
     }).pipe(Effect.scoped)
   )
 
-  it.effect("of what was cancelled: interrupted, or read no further", () =>
+  it.effect("are published for cancelled executions: interrupted, or whose stream is no longer read", () =>
     Effect.gen(function* () {
       const it = yield* session
       const endless = { language: "python", code: "print('on', flush=True)\nwhile True: pass" } as const
@@ -70,7 +70,7 @@ layer(Sandbox.layer.pipe(Layer.provideMerge(Receipts.layerMemory())), {
     }).pipe(Effect.scoped)
   )
 
-  it.effect("of what a lost VM leaves unknown", () =>
+  it.effect("are published for an execution whose outcome is unknown because its VM was lost", () =>
     Effect.gen(function* () {
       const before = new Set(qemus())
       const it = yield* session

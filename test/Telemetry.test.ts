@@ -26,7 +26,7 @@ describe("Telemetry", () => {
     assert.sameMembers([...Telemetry.spanNames], [...new Set(opened)])
   })
 
-  it.effect("an execution is counted by language and outcome, and its span says what the receipt says", () =>
+  it.effect("an execution is counted by language and outcome, and its span has the receipt's values", () =>
     Effect.gen(function* () {
       const { spans, tracer } = gather()
       yield* Counts.receipt(receipt({ outcome: "TaskFailed", exitCode: 3 })).pipe(
@@ -48,7 +48,7 @@ describe("Telemetry", () => {
     }).pipe(fresh)
   )
 
-  it.effect("waiting for capacity is a gauge while it lasts, and a refusal is counted", () =>
+  it.effect("a gauge counts the callers that wait for capacity, and a counter those refused", () =>
     Effect.gen(function* () {
       const host = { cores: 1, freeMemoryMiB: 8000, totalMemoryMiB: 8000, memoryPressure: null }
       const capacity = Capacity.make(
@@ -69,7 +69,7 @@ describe("Telemetry", () => {
   )
 
   it.effect(
-    "an end belongs to what is still open where it began, else to what is open where it happens, else to nothing",
+    "the parent of a late span is the span of its beginning if still open, else the span of its end, else none",
     () =>
       Effect.gen(function* () {
         const { spans, tracer } = gather()
@@ -94,7 +94,7 @@ describe("Telemetry", () => {
       })
   )
 
-  it("draws a tree in order of time, with what was not well", () => {
+  it("draws a tree in order of time, with failures and interruptions", () => {
     const { spans, tracer } = gather()
     Effect.runSync(
       Effect.gen(function* () {

@@ -23,7 +23,7 @@ const path = (span: Tracer.AnySpan): string => {
 
 describe("Telemetry", () => {
   it.live(
-    "tells a pooled run, a restored one and their ends, and counts them",
+    "has the spans and metrics of a run from the pool, of a restored one, and of the end of both",
     () => {
       const { spans, tracer } = gather()
       const registry: Metric.MetricRegistry = new Map()
@@ -33,7 +33,7 @@ describe("Telemetry", () => {
       const program = Effect.gen(function* () {
         const sandbox = yield* Sandbox
         yield* full
-        // One from the pool; the next finds it empty, unless the refill waits in its way.
+        // The first run takes the pool's only clone; the second asks for another size, which the pool does not have.
         yield* sandbox.run({ language: "python", code: "1" })
         yield* Effect.flip(sandbox.run({ language: "bash", code: "exit 3", limits: { memoryMiB: 128 } }))
         const live = yield* Metric.value(Telemetry.vmsLive)

@@ -1,4 +1,4 @@
-/** Whether an image can be built here: setup, doctor and the build answer the same for every tool that is missing. */
+/** Setup, doctor and the build agree about every tool that is missing to build an image. */
 import { afterEach, assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import { spawnSync } from "node:child_process"
@@ -50,7 +50,7 @@ describe.runIf(process.platform === "linux")("the tools that build an image", ()
     const rows = neededTools({ arch: host, host, root: uid === 0 })
     const all = rows.flatMap(({ brings }) => brings)
 
-    it.effect(`for ${user}: one that is missing is missed by setup, doctor and the build`, () =>
+    it.effect(`for ${user}: setup, doctor and the build report one that is missing`, () =>
       Effect.gen(function* () {
         for (const { brings, package: name } of rows) {
           pretend(all, brings, uid)
@@ -64,7 +64,7 @@ describe.runIf(process.platform === "linux")("the tools that build an image", ()
       })
     )
 
-    it.effect(`for ${user}: with all of them, doctor warns of none and the build is not refused`, () =>
+    it.effect(`for ${user}: with all present, doctor has no warning and the build starts`, () =>
       Effect.gen(function* () {
         pretend(all, [], uid)
         const { detail, status } = imageToolsRow(host, search)
@@ -73,27 +73,29 @@ describe.runIf(process.platform === "linux")("the tools that build an image", ()
           ["ok", `${rows.map((it) => nameOf(it.brings, it.package)).join(", ")}: all present`]
         )
         assert.deepStrictEqual(yield* byBuild(host), [])
-        // Setup looks for QEMU too; that it asks for nothing else shows that it misses none of these.
+        // Setup also looks for QEMU; it asks for nothing else, so it found all the tools.
         assert.strictEqual(bySetup(all, [qemu], uid).length, 1)
       })
     )
 
-    it.effect(`for ${user}: without any, all are named at once, those for another architecture too`, () =>
-      Effect.gen(function* () {
-        const there = { root: uid === 0, host, arch: other } as const
-        const cross = neededTools(there).flatMap(({ brings }) => brings)
-        pretend([], [...all, ...cross], uid)
-        const packages = yield* byBuild(other)
-        assert.includeMembers([...packages], ["mmdebstrap", "erofs-utils", "qemu-utils", "golang-go"])
-        assert.include(packages, other === "arm64" ? "gcc-aarch64-linux-gnu" : "gcc-x86-64-linux-gnu")
-        assert.notInclude(packages, "gcc")
-        assert.strictEqual(packages.includes("fakeroot"), uid !== 0)
-        assert.deepStrictEqual(yield* byBuild(host), bySetup([qemu], all, uid))
-      })
+    it.effect(
+      `for ${user}: with none present, the error names all at once, including those for another architecture`,
+      () =>
+        Effect.gen(function* () {
+          const there = { root: uid === 0, host, arch: other } as const
+          const cross = neededTools(there).flatMap(({ brings }) => brings)
+          pretend([], [...all, ...cross], uid)
+          const packages = yield* byBuild(other)
+          assert.includeMembers([...packages], ["mmdebstrap", "erofs-utils", "qemu-utils", "golang-go"])
+          assert.include(packages, other === "arm64" ? "gcc-aarch64-linux-gnu" : "gcc-x86-64-linux-gnu")
+          assert.notInclude(packages, "gcc")
+          assert.strictEqual(packages.includes("fakeroot"), uid !== 0)
+          assert.deepStrictEqual(yield* byBuild(host), bySetup([qemu], all, uid))
+        })
     )
   }
 
-  it.live("are named by a build that cannot even take its lock, for want of flock", () =>
+  it.live("are named by a build that cannot take its lock because flock is missing", () =>
     Effect.gen(function* () {
       const cache = mkdtempSync(join(tmpdir(), "tools-"))
       const path = process.env["PATH"]
@@ -111,7 +113,7 @@ describe.runIf(process.platform === "linux")("the tools that build an image", ()
     })
   )
 
-  it("are programs in absolute directories, and files", () => {
+  it("are programs in absolute directories of PATH, or files", () => {
     const build = { arch: host, host, root: true } as const
     const names = missingTools({ ...build, directories: ["usr/bin", "", "."] }).map((it) => it.package)
     assert.include(names, "bash")

@@ -20,11 +20,11 @@ const bzImage = (payload: Buffer): Buffer => {
 
 describe("the kernel", () => {
   const elf = Buffer.concat([Buffer.from("7f454c46", "hex"), Buffer.alloc(5000, "k")])
-  it("comes out of a bzImage, compressed either way", () => {
+  it("is extracted from a bzImage, with either compression", () => {
     assert.deepStrictEqual(unpackKernel(bzImage(zstdCompressSync(elf)), "amd64"), elf)
     assert.deepStrictEqual(unpackKernel(bzImage(gzipSync(elf)), "amd64"), elf)
   })
-  it("is refused when it is something else", () => {
+  it("is refused when the file is not a kernel", () => {
     assert.throws(() => unpackKernel(Buffer.alloc(4096), "amd64"), BootFileError)
     assert.throws(() => unpackKernel(bzImage(Buffer.from("unknown")), "amd64"), BootFileError)
     assert.throws(() => unpackKernel(bzImage(zstdCompressSync(Buffer.from("no ELF"))), "amd64"), BootFileError)
@@ -51,7 +51,7 @@ describe("modules", () => {
     loop_b: module("depends=loop_a")
   }
   const read = (name: string) => available[name]
-  it("are loaded after what they need, once, and built-in ones are left out", () => {
+  it("are loaded once, after their dependencies, and built-in ones are left out", () => {
     assert.deepStrictEqual(loadOrder(["virtio-blk", "ext4", "erofs", "netfs"], read), [
       "virtio_blk",
       "netfs",
@@ -60,7 +60,7 @@ describe("modules", () => {
       "erofs"
     ])
   })
-  it("that need each other do not hang it", () => {
+  it("that depend on each other do not cause an endless loop", () => {
     assert.deepStrictEqual(loadOrder(["loop_a"], read), ["loop_b", "loop_a"])
   })
 })
@@ -126,7 +126,7 @@ const changed = (file: string) =>
   })
 
 describe("the recipe", () => {
-  it.effect("says which part a changed file makes anew", () =>
+  it.effect("says which part a changed file rebuilds", () =>
     Effect.gen(function* () {
       assert.deepStrictEqual(yield* changed("agent/main.go"), ["inputs"])
       assert.deepStrictEqual(yield* changed("interpreters/python.py"), ["system", "inputs"])
@@ -137,7 +137,7 @@ describe("the recipe", () => {
       assert.deepStrictEqual(yield* changed("setup.mjs"), [])
     })
   )
-  it.effect("differs between architectures, and pins what comes from npm", () =>
+  it.effect("differs between architectures, and pins npm packages", () =>
     Effect.gen(function* () {
       const [amd64, arm64] = yield* Effect.all([readRecipe("amd64"), readRecipe("arm64")])
       assert.notStrictEqual(amd64.keys.base, arm64.keys.base)

@@ -1,4 +1,4 @@
-/** Which images are removed by themselves. */
+/** Which images the store removes automatically. */
 import { assert, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as fs from "node:fs"
@@ -9,7 +9,7 @@ import { makeStore } from "../../src/image/Store.ts"
 const day = 24 * 3600 * 1000
 const idOf = (n: number): string => `${n}`.padStart(32, "0")
 
-it.live("images go that nobody has used for long, unless a snapshot goes on with them", () =>
+it.live("images that were not used for long are removed, unless a snapshot needs them", () =>
   Effect.gen(function* () {
     const cache = fs.mkdtempSync(path.join(os.tmpdir(), "exec-sandbox-images-"))
     yield* Effect.addFinalizer(() => Effect.sync(() => fs.rmSync(cache, { recursive: true })))
@@ -24,7 +24,7 @@ it.live("images go that nobody has used for long, unless a snapshot goes on with
       fs.mkdirSync(directory, { recursive: true })
       fs.writeFileSync(path.join(directory, "manifest.json"), manifest)
     }
-    // Two that nobody has used for long, and more of yesterday's than are kept.
+    // Two that were not used for long, and more from yesterday than are kept.
     image(1, 15 * day)
     image(2, 15 * day)
     for (let n = 10; n < 22; n++) image(n, day + n * 60_000)
