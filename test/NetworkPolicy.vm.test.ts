@@ -31,14 +31,14 @@ try:
 except OSError as error:
     print(error.errno)`
 
-/** Starting a program under emulation takes a while, and on a busy host longer. */
+/** A program takes long to start under emulation, and longer on a busy host. */
 const limits = { timeMs: 120_000 }
 const patience = 240_000
 
-/** The headers in which servers were given something secret. */
+/** The headers that may have a secret, as the servers received them. */
 const heard: Array<string> = []
 
-/** What every host answers. */
+/** The answer of every host. */
 const answer: http.RequestListener = (request, response) => {
   const { headers, url } = request
   const { authorization, "x-key": key } = headers
@@ -53,15 +53,15 @@ const answer: http.RequestListener = (request, response) => {
   request.on("end", () => response.end(`${headers.host} ${url} ${size}`))
 }
 
-/** All hosts there are, and the servers behind them. */
+/** The hosts of these tests, and the servers behind them. */
 class World extends Context.Service<
   World,
   {
     readonly plain: number
     readonly silent: number
-    /** A session for which the names of this world lead to its servers, and no other name anywhere. */
+    /** A session in which the names of these hosts lead to their servers, and no other name resolves. */
     readonly session: (options: PlainSessionOptions) => Effect.Effect<Session, SandboxError, Scope.Scope>
-    /** The same for sessions that are made of it. */
+    /** The same for sessions that are forked from it. */
     readonly within: <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
   }
 >()("exec-sandbox/test/World") {
@@ -108,7 +108,7 @@ layer(World.layer.pipe(Layer.provideMerge(Sandbox.layer)), { excludeTestServices
   "network",
   (it) => {
     it.effect(
-      "ordinary programs reach what is granted, by its name, over HTTP and TLS",
+      "ordinary programs reach granted hosts by name, over HTTP and TLS",
       () =>
         Effect.gen(function* () {
           const { plain, session } = yield* World
@@ -139,7 +139,7 @@ layer(World.layer.pipe(Layer.provideMerge(Sandbox.layer)), { excludeTestServices
           assert.isAbove(egress?.[1]?.bytesIn ?? 0, 20)
           yield* Schema.decodeUnknownEffect(Receipt)(JSON.parse(JSON.stringify(fetched.receipt)))
 
-          // A connection that is open keeps a session from being parked; a way out is there again when it wakes.
+          // An open connection prevents parking; after waking the session has its network again.
           yield* python(it, 'import socket; held = socket.create_connection(("a.example", 80))')
           assert.isFalse(yield* it.park)
           yield* python(it, "held.close()")
@@ -163,7 +163,7 @@ git ls-remote https://a.example/repo`
     )
 
     it.effect(
-      "a refused connect fails at once and is the reason why the task failed",
+      "a refused connection fails at once, and the task that fails for it gets PermissionDenied",
       () =>
         Effect.gen(function* () {
           const { session } = yield* World
@@ -182,7 +182,7 @@ git ls-remote https://a.example/repo`
           const thrown = yield* failure(javascript(it, 'await fetch("http://private.example:8080/")'))
           assert.deepInclude(thrown, { _tag: "PermissionDenied", target: "private.example:8080", rule: "private" })
 
-          // Whatever a task survives is in its receipt, and does not make a failure of its own a refusal.
+          // A refusal that a task survives is in its receipt, and does not turn a later failure into PermissionDenied.
           const survived = yield* ended(
             python(
               it,
@@ -233,7 +233,7 @@ raise KeyError("mine")`
             ]
           )
 
-          // Whatever is neither TCP nor a question for a name does not exist, for root either.
+          // There is nothing but TCP and name resolution, for root either.
           const others = `
 import socket
 def errno(family, kind, protocol, target):
@@ -255,7 +255,7 @@ print([errno(*it) for it in (
           assert.match(asRoot.stdout, /^\[101, 13, 101, /)
           assert.deepStrictEqual(asRoot.receipt.egress, [])
 
-          // A name is granted for TLS in that name, and the answer of a granted server grants nothing.
+          // A name is granted only for TLS with that name, and a redirect of a granted server grants nothing.
           const cheating = yield* ended(
             bash(
               it,
@@ -284,7 +284,7 @@ print([errno(*it) for it in (
     )
 
     it.effect(
-      "a program that fails for a refusal it met is denied; one that fails for another reason has failed",
+      "a program that fails because of a refusal gets PermissionDenied, one that fails for another reason TaskFailed",
       () =>
         Effect.gen(function* () {
           const { session } = yield* World
@@ -345,7 +345,7 @@ print([errno(*it) for it in (
     )
 
     it.effect(
-      "secrets are put in on their way to their hosts, and the guest never sees them",
+      "secrets are put into requests to their hosts, and the guest never has them",
       () =>
         Effect.gen(function* () {
           const { session, within } = yield* World
@@ -412,7 +412,7 @@ env | grep -c ^TOKEN=exec-sandbox-secret-`
               grant: 'send TOKEN over TLS to one of its hosts, or add "a.example:80" to them'
             })
 
-            // Whoever can speak HTTP/1.1 has done so; who insists on HTTP/2 is told.
+            // Clients that support HTTP/1.1 used it; one that offers HTTP/2 only is refused with the reason.
             const insisting = { _tag: "PermissionDenied", target: "a.example:443", rule: "http-version" } as const
             const http2 = `await new Promise((ready, failed) =>
               require("node:http2").connect("https://a.example").on("connect", ready).on("error", failed))`
@@ -421,7 +421,7 @@ env | grep -c ^TOKEN=exec-sandbox-secret-`
             assert.deepInclude(curl2, insisting)
             assert.deepInclude(curl2.receipt.egress?.[0], { decision: "deny", reason: 'TLS for "h2" only' })
 
-            // Its programs go on as they were, with what they remember.
+            // A fork's programs continue, with the placeholders that they have.
             const [forked] = yield* within(it.fork(1))
             if (forked === undefined || Result.isFailure(forked)) return assert.fail(String(forked))
             const child = forked.success
@@ -440,7 +440,7 @@ env | grep -c ^TOKEN=exec-sandbox-secret-`
     )
 
     it.effect(
-      "a policy changes while the session runs, from nothing to something and back",
+      "a policy can change while the session runs, from none to a grant and back",
       () =>
         Effect.gen(function* () {
           const { session } = yield* World
@@ -488,7 +488,7 @@ env | grep -c ^TOKEN=exec-sandbox-secret-`
     )
 
     it.effect(
-      "a hostile guest costs a bounded amount and disturbs nobody",
+      "a hostile guest uses bounded resources and does not disturb other sessions",
       () =>
         Effect.gen(function* () {
           const { session } = yield* World
@@ -531,7 +531,7 @@ garbage.recv(1)`
           assert.strictEqual(attack.receipt.egress?.length, 200)
           assert.strictEqual(attack.receipt.egressOmitted, 101)
           assert.strictEqual(calm.stdout, "a.example /1 0a.example /2 0")
-          // Credit for each connection, and what Node's sockets hold.
+          // The credit of each connection, and the buffers of Node's sockets.
           assert.isBelow(process.memoryUsage().rss - before, 512 * 1024 * 1024)
           assert.strictEqual(yield* stdout(bash(hostile, "curl -sS http://a.example/after")), "a.example /after 0")
         }),

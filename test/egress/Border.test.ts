@@ -16,7 +16,7 @@ const basic = (user: string, password: string): string =>
   `Basic ${Buffer.from(`${user}:${password}`).toString("base64")}`
 
 describe("SessionAuthority", () => {
-  it("its certificates are right by the strictest reading, in time, and for one name", () => {
+  it("its certificates are strictly valid, now, and for one name", () => {
     let now = Date.UTC(2049, 11, 30)
     const authority = SessionAuthority.make(() => now)
     const ca = new X509Certificate(authority.certificate)
@@ -37,7 +37,7 @@ describe("SessionAuthority", () => {
     assert.notStrictEqual(SessionAuthority.make(() => now).certificate, authority.certificate)
   })
 
-  it.live("OpenSSL verifies them strictly", () =>
+  it.live("its certificates pass OpenSSL's strict verification", () =>
     Effect.gen(function* () {
       const { directory } = yield* certificates([])
       const authority = SessionAuthority.make(Date.now)
@@ -51,7 +51,7 @@ describe("SessionAuthority", () => {
 })
 
 describe("Border", () => {
-  it.live("puts a secret into the headers of requests to its hosts, wherever it stands in them", () =>
+  it.live("replaces a placeholder anywhere in the headers of requests to the secret's hosts", () =>
     Effect.gen(function* () {
       const it = yield* world()
       const headers = {
@@ -66,7 +66,7 @@ describe("Border", () => {
       const [seen] = it.seen
       assert.isDefined(seen)
       if (seen === undefined) return
-      // In the URL and the body it stays what it was.
+      // In the URL and the body it is not replaced.
       assert.deepInclude(seen, { line: `POST /${it.first}`, body: it.first })
       assert.deepStrictEqual(seen.headers.slice(0, 10), [
         "host",
@@ -87,7 +87,7 @@ describe("Border", () => {
         it.seen.slice(1).flatMap((it) => header(it, "authorization")),
         [basic("user", first), basic(first, ""), basic("", `${first}:x`)]
       )
-      // Only into the header that is named.
+      // Replaced only in the named header.
       yield* ask(it, "b.example", { headers: { host: "b.example", "x-KEY": it.second, "x-other": it.second } })
       assert.deepStrictEqual(it.seen.at(-1)?.headers.slice(2, 6), ["x-KEY", second, "x-other", it.second])
       yield* ask(it, "x.wide.example", { to: 8443, headers: { host: "x.wide.example:8443", "x-a": it.first } })
@@ -102,7 +102,7 @@ describe("Border", () => {
     })
   )
 
-  it.live("refuses a placeholder that goes anywhere else, and says which it was", () =>
+  it.live("refuses a placeholder sent anywhere else, and names its secret", () =>
     Effect.gen(function* () {
       const it = yield* world()
       const foreign = it.second
@@ -126,7 +126,7 @@ describe("Border", () => {
       assert.strictEqual(it.last().reason, 'a placeholder of another session in "authorization"')
       assert.deepStrictEqual(it.seen, [])
 
-      // In plain text to anybody, also in pieces.
+      // In plain text to any host, also in pieces.
       for (const [port, bytes] of [
         [80, `GET / HTTP/1.1\r\nHost: a.example\r\nAuthorization: Bearer ${it.first}\r\n\r\n`],
         [80, `GET / HTTP/1.1\r\nHost: a.example\r\nAuthorization: ${basic("me", it.first)}\r\n\r\n`],
@@ -153,7 +153,7 @@ describe("Border", () => {
         errno: "ECONNRESET",
         grant: 'send SECOND over TLS to one of its hosts, or add "a.example:443" to them'
       })
-      // Where no secret is for the host, its TLS is its own.
+      // TLS of a host without secrets is not terminated.
       const through = yield* ask(it, "c.example", { headers: { host: "c.example", "x-key": it.second } })
       assert.deepInclude(through, { status: 200 })
       assert.deepStrictEqual(

@@ -4,7 +4,7 @@ import * as net from "node:net"
 import * as tls from "node:tls"
 import { reader } from "../../src/egress/ClientHello.ts"
 
-/** What is made of these bytes, that come in one piece or in pieces of this size. */
+/** The parser's answer to these bytes, received at once or in pieces of `size`. */
 const read = (bytes: Buffer, size = Math.max(bytes.length, 1)) => {
   const { all, read } = reader()
   let hello = read(Buffer.alloc(0))
@@ -13,7 +13,7 @@ const read = (bytes: Buffer, size = Math.max(bytes.length, 1)) => {
   return hello
 }
 
-/** What a real client says first. */
+/** The first message of a real client. */
 const helloOf = (options: tls.ConnectionOptions): Promise<Buffer> =>
   new Promise((resolve, reject) => {
     const server = net.createServer((socket) => {
@@ -64,7 +64,7 @@ const withExtension = (hello: Buffer, kind: number, value: Buffer): Buffer => {
 }
 
 describe("a ClientHello", () => {
-  it("gives its server name, whole and in records of any size", async () => {
+  it("has its server name, in one record or in records of any size", async () => {
     const hello = await helloOf({ servername: "a.example.com" })
     const expected = { _tag: "Hello", name: "a.example.com", protocols: null } as const
     assert.deepStrictEqual(read(hello), expected)
@@ -78,7 +78,7 @@ describe("a ClientHello", () => {
     assert.deepStrictEqual(read(old), { _tag: "Hello", name: "b.example.com", protocols: null })
   })
 
-  it("with an encrypted one inside has the outer one's name, and no two names", async () => {
+  it("with an encrypted ClientHello inside has the outer one's name only", async () => {
     const hello = await helloOf({ servername: "outer.example" })
     const inner = await helloOf({ servername: "inner.example" })
     const encrypted = withExtension(hello, 0xfe0d, Buffer.concat([Buffer.from([0, 0, 1, 0, 1]), inner]))
@@ -87,16 +87,16 @@ describe("a ClientHello", () => {
     assert.deepStrictEqual(read(withExtension(hello, 0, second)), { _tag: "Not", problem: "two server names" })
   })
 
-  it("may have no name", async () => {
+  it("may have no server name", async () => {
     assert.deepStrictEqual(read(await helloOf({})), { _tag: "Hello", name: null, protocols: null })
   })
 
-  it("says which protocols are offered", async () => {
+  it("has the offered protocols", async () => {
     const hello = await helloOf({ servername: "a.example.com", ALPNProtocols: ["h2", "http/1.1"] })
     assert.deepStrictEqual(read(hello), { _tag: "Hello", name: "a.example.com", protocols: ["h2", "http/1.1"] })
   })
 
-  it("may take several records, and not more than 64 KiB in whatever pieces", async () => {
+  it("may have several records, up to 64 KiB in pieces of any size", async () => {
     const hello = await helloOf({ servername: "a.example.com" })
     const expected = { _tag: "Hello", name: "a.example.com", protocols: null } as const
     const large = inRecords(withExtension(hello, 21, Buffer.alloc(40_000)), 16_384)
@@ -104,19 +104,19 @@ describe("a ClientHello", () => {
     assert.deepStrictEqual(read(large, 1000), expected)
     const long = { _tag: "Not", problem: "a ClientHello that is too long" } as const
     const larger = withExtension(hello, 21, Buffer.alloc(60_000))
-    // A byte a record, and a byte at a time: each of them is looked at once, or this takes minutes.
+    // One byte a record, received one byte at a time: reading each byte more than once would take minutes.
     assert.deepStrictEqual(read(inRecords(larger, 1), 1), long)
     assert.deepStrictEqual(read(inRecords(larger, 16_384), 1), expected)
   })
 
-  it("is waited for while any byte of it is missing", async () => {
+  it("is incomplete while any byte is missing", async () => {
     const hello = await helloOf({ servername: "a.example.com" })
     for (let length = 0; length < hello.length; length++) {
       assert.deepStrictEqual(read(hello.subarray(0, length)), { _tag: "More" }, `${length} bytes`)
     }
   })
 
-  it("is nothing else, whatever the bytes are", async () => {
+  it("is not found in other bytes, and no bytes make the parser throw", async () => {
     for (const text of [
       "GET / HTTP/1.1\r\n\r\n",
       "SSH-2.0-x\r\n",

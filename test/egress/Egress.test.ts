@@ -13,16 +13,16 @@ import type { Receiver } from "../../src/egress/Splice.ts"
 import * as NetworkPolicy from "../../src/NetworkPolicy.ts"
 import { listening } from "../support/servers.ts"
 
-/** A guest's connect, played by the test. */
+/** A guest's connection, made by the test. */
 interface Guest {
   readonly receiver: Receiver
   readonly notes: ReadonlyArray<object>
-  /** What came from the other side. */
+  /** The bytes received from the server. */
   readonly text: () => string
-  /** Waits until this holds. */
+  /** Waits until the condition is true. */
   readonly until: (holds: () => boolean) => Effect.Effect<void>
   readonly ending: () => string | undefined
-  /** Bytes that the guest takes; it reads as fast as it can when undefined. */
+  /** How many bytes the guest reads; without it, it reads as fast as it can. */
   room: number | undefined
   granted: number
 }
@@ -73,7 +73,7 @@ const connect = (egress: Egress.Egress, host: string, port: number): Guest => {
   return guest
 }
 
-/** A server that answers with what it is sent, in upper case; its address and what it has seen. */
+/** A server that echoes in upper case: its address and what it received. */
 const shouting = Effect.acquireRelease(
   Effect.callback<{ readonly port: number; readonly server: net.Server; readonly seen: Array<string> }>((resume) => {
     const seen: Array<string> = []
@@ -93,7 +93,7 @@ const shouting = Effect.acquireRelease(
   ({ server }) => Effect.sync(() => server.close())
 )
 
-/** An egress whose whole world is one server; each name leads where `names` says. */
+/** An egress that connects to one server only; `names` has the address of each name. */
 const world = (
   policy: NetworkPolicy.NetworkPolicy,
   port: number,
@@ -144,7 +144,7 @@ const clientHello = (servername: string | undefined): Effect.Effect<Buffer> =>
     })
   })
 
-/** Reads a socket that was paused to its end: how many bytes there were. */
+/** Reads a paused socket to its end and gives the number of bytes. */
 const received = (socket: net.Socket | undefined) =>
   Effect.callback<number>((resume) => {
     let total = 0
@@ -156,7 +156,7 @@ const received = (socket: net.Socket | undefined) =>
   })
 
 describe("Egress", () => {
-  it.live("joins what is granted, with half-close, and counts the bytes", () =>
+  it.live("connects to a granted host, with half-close, and counts the bytes", () =>
     Effect.gen(function* () {
       const server = yield* shouting
       const egress = yield* world(NetworkPolicy.allow(["a.example:7"]), server.port, { "a.example": ["203.0.113.9"] })
@@ -176,7 +176,7 @@ describe("Egress", () => {
     })
   )
 
-  it.live("refuses at once what is not granted, and asks no resolver about it", () =>
+  it.live("refuses at once what is not granted, without asking a resolver", () =>
     Effect.gen(function* () {
       const server = yield* shouting
       const egress = yield* world(NetworkPolicy.allow(["a.example"]), server.port, { "a.example": ["203.0.113.9"] })
@@ -206,7 +206,7 @@ describe("Egress", () => {
     })
   )
 
-  it.live("refuses a granted name that leads to a private address, also when it did not at first", () =>
+  it.live("refuses a granted name with a private address, even if it had a public one before", () =>
     Effect.gen(function* () {
       const server = yield* shouting
       let answer: ReadonlyArray<string> = ["203.0.113.9"]
@@ -219,7 +219,7 @@ describe("Egress", () => {
       const first = connect(egress, "r.example", 7)
       yield* first.until(() => first.notes.length > 0)
       assert.deepStrictEqual(first.notes, [{ event: "connected" }])
-      // The resolver's new answer counts as soon as the old one is forgotten; what was judged is what is dialled until then.
+      // The resolver's new answer counts when the old one expires; until then the egress dials the address that it judged.
       answer = ["127.0.0.1"]
       const fresh = yield* world(policy, server.port, { "r.example": () => answer })
       const rebound = connect(fresh, "r.example", 7)
@@ -236,7 +236,7 @@ describe("Egress", () => {
     })
   )
 
-  it.live("says how a granted host could not be reached", () =>
+  it.live("reports why a granted host could not be reached", () =>
     Effect.gen(function* () {
       const server = yield* shouting
       const egress = yield* Egress.make(NetworkPolicy.allow(["none.example", `host:${server.port}`, "host:1"]))
@@ -253,7 +253,7 @@ describe("Egress", () => {
     }).pipe(Effect.provideService(Resolver, () => Effect.fail(new Unresolved({ code: "ENOTFOUND" }))))
   )
 
-  it.live("lets only TLS with the granted name through on 443, and nothing before it", () =>
+  it.live("passes only TLS with the granted name on port 443, and no byte before it", () =>
     Effect.gen(function* () {
       const server = yield* shouting
       const egress = yield* world(NetworkPolicy.allow(["a.example", "b.example"]), server.port, {
@@ -267,7 +267,7 @@ describe("Egress", () => {
       const wrong: ReadonlyArray<readonly [bytes: Buffer, reason: string]> = [
         [yield* clientHello("b.example"), 'TLS for "b.example"'],
         [yield* clientHello(undefined), "TLS without a server name"],
-        // Which only looks like the granted name where it is taken for Latin-1.
+        // A name that equals the granted one only when read as Latin-1.
         [Buffer.from(hello.toString("latin1").replace("A.example", "\xaa.example"), "latin1"), 'TLS for "ª.example"'],
         [Buffer.from("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"), "it is not TLS"],
         [Buffer.concat([hello.subarray(0, 5), Buffer.alloc(65_536)]), "TLS that does not begin with a ClientHello"]
@@ -292,7 +292,7 @@ describe("Egress", () => {
     })
   )
 
-  it.live("asks once for each target, within its time", () =>
+  it.live("calls `ask` once for each target, with a time limit", () =>
     Effect.gen(function* () {
       const server = yield* shouting
       const questions: Array<string> = []
@@ -319,7 +319,7 @@ describe("Egress", () => {
     })
   )
 
-  it.live("an answer outlives who asked for it first", () =>
+  it.live("an answer of `ask` is used even if the connection that caused the question is gone", () =>
     Effect.gen(function* () {
       const server = yield* shouting
       const answer = yield* Deferred.make<NetworkPolicy.Answer>()
@@ -339,7 +339,7 @@ describe("Egress", () => {
     })
   )
 
-  it.live("asks only so many questions at a time, whoever waits for the answers", () =>
+  it.live("limits the questions to `ask` at a time, also those whose connections are gone", () =>
     Effect.gen(function* () {
       const server = yield* shouting
       let asked = 0
@@ -362,7 +362,7 @@ describe("Egress", () => {
     })
   )
 
-  it.live("a connection that comes about after the policy was changed is the new one's to grant", () =>
+  it.live("a connection that completes after a change of policy needs the grant of the new policy", () =>
     Effect.gen(function* () {
       const server = yield* shouting
       const dial = yield* Dialler
@@ -389,7 +389,7 @@ describe("Egress", () => {
     })
   )
 
-  it.live("a connection of a policy that lets TLS name anybody ends with it", () =>
+  it.live("a connection whose policy allows any name in TLS ends with that policy", () =>
     Effect.gen(function* () {
       const server = yield* shouting
       const egress = yield* world(NetworkPolicy.all(), server.port, { "a.example": ["203.0.113.9"] })
@@ -407,7 +407,7 @@ describe("Egress", () => {
     })
   )
 
-  it.live("names of any length that there is are told apart", () =>
+  it.live("names of every valid length are distinguished", () =>
     Effect.gen(function* () {
       const server = yield* shouting
       const label = "l".repeat(63)
@@ -426,7 +426,7 @@ describe("Egress", () => {
     })
   )
 
-  it.live("looks up few names at a time, also for those who leave", () =>
+  it.live("limits lookups at a time, and drops those whose connections are gone", () =>
     Effect.gen(function* () {
       const server = yield* shouting
       const slow = yield* Deferred.make<void>()
@@ -454,7 +454,7 @@ describe("Egress", () => {
     })
   )
 
-  it.live("learns from a registry where its files are, when somebody asks for them", () =>
+  it.live("asks a registry for the host of its files when a connection to that host is tried", () =>
     Effect.gen(function* () {
       const server = yield* shouting
       let asked = 0
@@ -498,7 +498,7 @@ describe("Egress", () => {
     })
   )
 
-  it.live("follows a policy that changes, also with what is open", () =>
+  it.live("applies a changed policy, also to open connections", () =>
     Effect.gen(function* () {
       const server = yield* shouting
       const names = { "a.example": ["203.0.113.9"], "b.example": ["203.0.113.9"] }
@@ -518,7 +518,7 @@ describe("Egress", () => {
     })
   )
 
-  it.live("holds nothing more for a guest that does not read, and goes on when it does", () =>
+  it.live("stops reading for a guest that does not read, and continues when it does", () =>
     Effect.gen(function* () {
       const size = 20 * 1024 * 1024
       const done = yield* Deferred.make<void>()
@@ -547,7 +547,7 @@ describe("Egress", () => {
     })
   )
 
-  it.live("writes on what was under way when a connection ended in order, no longer than its session", () =>
+  it.live("delivers the remaining bytes after an orderly end of a connection, unless the policy ends it", () =>
     Effect.gen(function* () {
       const size = 20 * 1024 * 1024
       const port = yield* listening(
@@ -574,7 +574,7 @@ describe("Egress", () => {
     })
   )
 
-  it.live("has a bound on connections, and each that ends makes room", () =>
+  it.live("limits the number of connections, and each one that ends makes room", () =>
     Effect.gen(function* () {
       const server = yield* shouting
       const egress = yield* world(NetworkPolicy.all(), server.port, { "a.example": ["203.0.113.9"] })

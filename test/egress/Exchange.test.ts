@@ -1,4 +1,4 @@
-/** HTTP at the border, as hostile and as odd as guests and servers may write it. */
+/** HTTP at the border, with hostile and unusual requests and answers. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type * as http from "node:http"
@@ -9,7 +9,7 @@ import { ask, first, policy, raw, world } from "../support/border.ts"
 const host = "Host: a.example"
 const smuggled = "GET /smuggled HTTP/1.1\r\nHost: a.example\r\n\r\n"
 
-/** Waits until nothing moves any more. */
+/** Waits until the value no longer changes. */
 const still = (count: () => number): Effect.Effect<number> =>
   Effect.gen(function* () {
     for (let before = -1; before !== count();) {
@@ -20,7 +20,7 @@ const still = (count: () => number): Effect.Effect<number> =>
   })
 
 describe("HTTP at the border", () => {
-  it.live("a credential of a registry is put only into requests that read, below the registry's path", () =>
+  it.live("a registry's credential is put only into GET and HEAD requests below the registry's path", () =>
     Effect.gen(function* () {
       const it = yield* world(undefined, undefined, { FIRST: "/r/" })
       const sent = (method: string, path: string) =>
@@ -38,13 +38,13 @@ describe("HTTP at the border", () => {
         assert.deepInclude(it.last(), { rule: "secret", decision: "deny" }, `${method} ${path}`)
       }
       assert.strictEqual(it.seen.length, reached)
-      // Without the credential the same request is nothing special.
+      // Without the credential the same request is passed on.
       const plain = yield* ask(it, "a.example", { method: "POST", path: "/r/page", headers: { host: "a.example" } })
       assert.propertyVal(plain, "body", "fine")
     }).pipe(Effect.scoped)
   )
 
-  it.live("is passed on only where it can be read in one way, and for the granted host", () =>
+  it.live("is passed on only if it is unambiguous and for the granted host", () =>
     Effect.gen(function* () {
       const it = yield* world()
       const key = `X-Key: ${it.first}`
@@ -89,14 +89,14 @@ describe("HTTP at the border", () => {
         const before = it.seen.length
         yield* raw(it, "a.example", bytes)
         assert.deepInclude(it.last(), { decision: "deny", rule }, name)
-        // What is refused while its body comes has had its head passed on, and no end.
+        // When a request is refused during its body, its head was passed on, but not its end.
         assert.isAtMost(it.seen.length - before, name === "many at once" ? 16 : 0, name)
       }
       assert.isFalse(it.seen.some(({ line }) => line.includes("smuggled")))
     })
   )
 
-  it.live("keeps bodies, lengths and chunks, what is between neighbours stays there", () =>
+  it.live("passes on bodies, lengths and chunks unchanged, and drops hop-by-hop headers", () =>
     Effect.gen(function* () {
       const it = yield* world((request, response) => {
         if (request.url === "/none") return void response.writeHead(204).end()
@@ -117,7 +117,7 @@ describe("HTTP at the border", () => {
       assert.deepInclude(head, { status: 200, body: "" })
       assert.deepInclude(yield* ask(it, "a.example", { path: "/none", headers }), { status: 204 })
       assert.deepInclude(yield* ask(it, "a.example", { path: "/same", headers }), { status: 304 })
-      // An answer that was cut short does not look whole.
+      // An answer that was cut short does not look complete.
       assert.strictEqual(yield* ask(it, "a.example", { path: "/cut", headers }), "ECONNRESET")
       assert.strictEqual(it.last().decision, "allow")
       it.seen.length = 0
@@ -149,7 +149,7 @@ describe("HTTP at the border", () => {
     })
   )
 
-  it.live("takes one request after the other on a connection, and waits with bodies as it is told", () =>
+  it.live("serves several requests on a connection, and `Expect: 100-continue`", () =>
     Effect.gen(function* () {
       let close: (() => void) | undefined
       const it = yield* world((request, response) => {
@@ -164,7 +164,7 @@ describe("HTTP at the border", () => {
         const socket = tls.connect({ port, servername: "a.example", ca: [...it.ca], ALPNProtocols: ["h2", "http/1.1"] })
         const then = [
           () => socket.write(get("/1")),
-          // Both at once, and the answers in their order.
+          // Two requests at once; the answers keep their order.
           () => socket.write(get("/2") + get("/3")),
           () => {},
           () => socket.write(`POST /4 HTTP/1.1\r\n${host}\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n`),
@@ -182,7 +182,7 @@ describe("HTTP at the border", () => {
             if (text.split("\r\n\r\n").at(-1) === done || (done === "Continue" && text.endsWith(`${done}\r\n\r\n`)))
               then.shift()?.()
         })
-        // What the server closes when nothing is under way ends in order.
+        // A connection that the server closes between requests ends in order.
         socket.on("close", (failed) =>
           resume(Effect.succeed([String(failed), ...(text.match(/\/\w+(?=HTTP|$)/g) ?? [])]))
         )
@@ -196,7 +196,7 @@ describe("HTTP at the border", () => {
       assert.strictEqual(it.seen[3]?.body, "abc")
       assert.strictEqual(it.egress.ledger.latest().length, 1)
       assert.isNull(it.last().reason)
-      // Who answers before the body has come ends the connection after it.
+      // When a server answers before the body is complete, the connection ends after the answer.
       const early = yield* raw(
         it,
         "a.example",
@@ -235,7 +235,7 @@ describe("HTTP at the border", () => {
     })
   )
 
-  it.live("trusts only whom the host trusts", () =>
+  it.live("trusts only the certificates that the host trusts", () =>
     Effect.gen(function* () {
       const it = yield* world()
       for (const [name, reason] of [
@@ -245,7 +245,7 @@ describe("HTTP at the border", () => {
         assert.strictEqual(yield* ask(it, name, { to: 8443, headers: { host: name } }), "ECONNRESET")
         assert.deepInclude(it.last(), { decision: "allow", reason: `TLS with the server: ${reason}` })
       }
-      // The guest does not trust the session's authority, or says nothing of the name, or asks for what there is not.
+      // The guest does not trust the session's authority, sends no or another server name, or offers HTTP/2 only.
       const port = yield* it.to("a.example")
       const met = (options: tls.ConnectionOptions) =>
         Effect.callback<void>((resume) => {
@@ -265,7 +265,7 @@ describe("HTTP at the border", () => {
     })
   )
 
-  it.live("holds little for who does not read, and passes all of it on when they do", () =>
+  it.live("buffers little for a side that does not read, and passes on everything when it reads again", () =>
     Effect.gen(function* () {
       const size = 64 * 1024 * 1024
       let upload: http.IncomingMessage | undefined
@@ -303,7 +303,7 @@ describe("HTTP at the border", () => {
       while (upload === undefined || sent === 0) yield* Effect.sleep("10 millis")
       const taken = yield* still(() => it.egress.ledger.latest()[0]?.bytesOut ?? 0)
       const given = yield* still(() => sent)
-      // What is under way is in the kernel's buffers, of several sockets on the loopback.
+      // The other bytes are in the kernel's buffers of several loopback sockets.
       assert.isBelow(taken, size / 2)
       assert.isBelow(given, size / 2)
       assert.isBelow(process.memoryUsage().rss - rss, 3 * size)
@@ -333,7 +333,7 @@ describe("HTTP at the border", () => {
     })
   )
 
-  it.live("ends with its policy, its session and its guest, and makes room for the next", () =>
+  it.live("ends with its policy, its session or its guest, and makes room for the next connection", () =>
     Effect.gen(function* () {
       const it = yield* world((request, response) => {
         if (request.url !== "/silent") response.end("fine")
@@ -346,7 +346,7 @@ describe("HTTP at the border", () => {
         })
         socket.on("error", () => {})
       })
-      // What ends is written down as it makes room.
+      // The ledger has the end of a connection when its room is free.
       const sockets = yield* Effect.all(
         Array.from({ length: 20 }, () => open),
         { concurrency: 8 }

@@ -20,7 +20,7 @@ const decision = (policy: NetworkPolicy.NetworkPolicy, host: string, port = 443)
 const target = (port: number) => ({ host: { kind: "name", name: "db.example.com" } as const, port })
 
 describe("a rule", () => {
-  it("is refused with what would be right, in every bad form", () => {
+  it("is refused in every bad form, with the correct form in the message", () => {
     for (const text of [
       "",
       " ",
@@ -69,7 +69,7 @@ describe("a rule", () => {
     })
   )
 
-  it("grants what it says and nothing else", () => {
+  it("grants what it names and nothing else", () => {
     const policy = NetworkPolicy.allow([
       "api.example.com",
       "*.Example.org",
@@ -106,14 +106,14 @@ describe("a rule", () => {
     for (const [host, port, expected] of cases) assert.strictEqual(decision(policy, host, port), expected, host)
   })
 
-  it("grants nothing in an empty list, and the first of several is named", () => {
+  it("an empty list grants nothing, and the first matching rule of several is reported", () => {
     assert.strictEqual(decision(NetworkPolicy.allow([]), "example.com"), "deny not-granted")
     assert.strictEqual(decision(NetworkPolicy.none, "example.com"), "deny none")
     const overlapping = NetworkPolicy.allow(["*.example.com", "a.example.com", "a.example.com:443"])
     assert.strictEqual(decision(overlapping, "a.example.com"), "allow *.example.com")
   })
 
-  it("is not needed under All, but for what is private", () => {
+  it("is needed under All only for private addresses", () => {
     const policy = NetworkPolicy.all(["192.168.1.5:22"])
     assert.strictEqual(decision(policy, "example.com", 25), "allow all")
     assert.strictEqual(decision(policy, "203.0.113.7", 443), "allow all")
@@ -123,7 +123,7 @@ describe("a rule", () => {
     assert.strictEqual(decision(policy, "host", 80), "deny loopback")
   })
 
-  it("for a name does not grant the name's private address", () => {
+  it("for a name does not grant the private address of that name", () => {
     const named = compile(NetworkPolicy.allow(["db.example.com:5432"]))
     assert.strictEqual(judgeAddress(named, target(5432), "10.1.2.3")?.rule, "private")
     assert.include(judgeAddress(named, target(5432), "10.1.2.3")?.grant, "10.1.2.3:5432")
@@ -131,7 +131,7 @@ describe("a rule", () => {
     const both = compile(NetworkPolicy.allow(["db.example.com:5432", "10.1.0.0/16:5432"]))
     assert.isUndefined(judgeAddress(both, target(5432), "10.1.2.3"))
     assert.strictEqual(judgeAddress(both, target(80), "10.1.2.3")?.rule, "private")
-    // A registry that this host is configured for may be private, and nothing worse.
+    // A registry in this host's configuration may have a private address, but none of the other guarded ones.
     const mirror = compile(NetworkPolicy.packages(), ["db.example.com:443"])
     assert.isUndefined(judgeAddress(mirror, target(443), "10.1.2.3"))
     assert.strictEqual(judgeAddress(mirror, target(443), "169.254.169.254")?.rule, "metadata")
@@ -142,7 +142,7 @@ describe("a rule", () => {
 })
 
 describe("an address", () => {
-  it("is guarded for what it is, in every form that leads there", () => {
+  it("is guarded by its kind, in every notation", () => {
     const expected: { readonly [address: string]: string | undefined } = {
       "127.0.0.1": "loopback",
       "127.255.255.254": "loopback",

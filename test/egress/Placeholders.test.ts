@@ -26,7 +26,7 @@ describe("a placeholder", () => {
     assert.deepStrictEqual(other, { value: usual.placeholder, used: [] })
   })
 
-  it("that is for reading below a path is put into no other request", () => {
+  it("for GET and HEAD below a path is replaced in no other request", () => {
     const [read, any] = bind(
       {
         READ: { value: Redacted.make("v"), hosts: ["a.example"] },
@@ -61,7 +61,7 @@ describe("a placeholder", () => {
   })
 
   it.effect.prop(
-    "is found wherever it stands, as it is and in base64, in pieces of any size",
+    "is found anywhere, as it is and in base64, in pieces of any size",
     [bytes, bytes, Schema.Int.check(Schema.isBetween({ minimum: 1, maximum: 200 }))],
     ([before, after, size]) =>
       Effect.sync(() => {
@@ -77,7 +77,7 @@ describe("a placeholder", () => {
           for (let at = 0; at < text.length; at += size) found.add(scan(text.subarray(at, at + size)))
           assert.isTrue(found.has("ONE"))
         }
-        // A byte less is not one, whatever stands around it; in base64 some of its first and last bits do not count.
+        // With one byte missing it is not found, whatever surrounds it; in base64 some of its first and last bits do not count.
         for (const less of [placeholder.subarray(1), placeholder.subarray(0, -1)]) {
           const text = Buffer.concat([before, Buffer.from("-"), less, Buffer.from("-"), after])
           assert.isUndefined(find(text, both))
@@ -85,7 +85,7 @@ describe("a placeholder", () => {
       })
   )
 
-  it.effect.prop("becomes the value, and all else in a header stays", [bytes, bytes], ([before, after]) =>
+  it.effect.prop("becomes the value, and the rest of the header stays", [bytes, bytes], ([before, after]) =>
     Effect.sync(() => {
       const [left, right] = [before, after].map((it) => Buffer.from(it).toString("latin1"))
       const given = `${left}${one.placeholder}${right}${one.placeholder}`
@@ -97,7 +97,7 @@ describe("a placeholder", () => {
     })
   )
 
-  it("goes into the header that is named alone, and is known by its form", () => {
+  it("is replaced only in the named header, and recognized by its form", () => {
     assert.deepStrictEqual(fill("x-two", two.placeholder, both), { value: "x", used: ["TWO"] })
     assert.deepStrictEqual(fill("x-one", two.placeholder, both), { value: two.placeholder, used: [] })
     const twice = `${two.placeholder} ${one.placeholder}`

@@ -9,7 +9,7 @@ import * as NetworkPolicy from "../../src/NetworkPolicy.ts"
 import { gateway } from "../support/gateway.ts"
 import { listening } from "../support/servers.ts"
 
-/** A proxy behind which every host greets; what it was told, and what it answers by the host's name. */
+/** A proxy behind which every host greets: the requests that it got, and its answers by the host's name. */
 const proxy = Effect.gen(function* () {
   const heads: Array<string> = []
   const port = yield* listening(
@@ -34,7 +34,7 @@ const proxy = Effect.gen(function* () {
   return { heads, port }
 })
 
-/** What a connection of the guest gives that says something and ends. */
+/** What a connection of the guest receives that sends text and ends. */
 const say = (egress: Egress.Egress, host: string, port: number, text: string) =>
   Effect.flatMap(gateway(egress, host, port), (to) =>
     Effect.callback<string>((resume) => {
@@ -50,7 +50,7 @@ const say = (egress: Egress.Egress, host: string, port: number, text: string) =>
     })
   )
 
-/** An egress that knows two names, and everything else by the proxy. */
+/** An egress that resolves two names; the proxy resolves all others. */
 const behind = (policy: NetworkPolicy.NetworkPolicy, env: { readonly [name: string]: string } | undefined) =>
   Egress.make(policy).pipe(
     Effect.provideService(NetworkPolicy.ProxyEnvironment, env),
@@ -64,7 +64,7 @@ const behind = (policy: NetworkPolicy.NetworkPolicy, env: { readonly [name: stri
 const last = (egress: Egress.Egress) => egress.ledger.latest().at(-1)
 
 describe("a host's proxy", () => {
-  it.live("carries what is granted, by name, and only where it was asked for", () =>
+  it.live("carries granted connections, by name, and only if the environment is to be used", () =>
     Effect.gen(function* () {
       const { heads, port } = yield* proxy
       const env = { https_proxy: `http://me:p%40s%s@127.0.0.1:${port}`, HTTP_PROXY: `127.0.0.1:${port}` }
@@ -95,7 +95,7 @@ describe("a host's proxy", () => {
     })
   )
 
-  it.live("is not asked for what is refused, private addresses as far as this host knows them included", () =>
+  it.live("gets no refused connection, nor one to a name that this host resolves to a private address", () =>
     Effect.gen(function* () {
       const { heads, port } = yield* proxy
       const near = yield* listening(net.createServer((socket) => void socket.end("near")))
@@ -116,7 +116,7 @@ describe("a host's proxy", () => {
     })
   )
 
-  it.live("that does not do as it is told is a host that cannot be reached, and its answer is in the ledger", () =>
+  it.live("that refuses makes the host unreachable, and its answer is in the ledger", () =>
     Effect.gen(function* () {
       const { port } = yield* proxy
       const rules = NetworkPolicy.allow(["*.example"])
@@ -136,7 +136,7 @@ describe("a host's proxy", () => {
     })
   )
 
-  it("is left out for what NO_PROXY names", () => {
+  it("is not used for the hosts in NO_PROXY", () => {
     const cases: ReadonlyArray<readonly [noProxy: string, target: string, port: number, direct: boolean]> = [
       ["", "a.example", 443, false],
       ["*", "a.example", 443, true],

@@ -8,7 +8,7 @@ import { fromApt, variables } from "../../src/internal/DebianMirror.ts"
 import { configured, fileHosts, hostPort } from "../../src/egress/Registries.ts"
 import { listening } from "../support/servers.ts"
 
-/** A home with these files. */
+/** A home directory with these files. */
 const home = (files: { readonly [name: string]: string }) =>
   Effect.acquireRelease(
     Effect.sync(() => {
@@ -22,13 +22,13 @@ const home = (files: { readonly [name: string]: string }) =>
     (directory) => Effect.sync(() => fs.rmSync(directory, { recursive: true, force: true }))
   )
 
-/** No file of this host has a say. */
+/** Hides the configuration files of this host. */
 const quiet = { npm_config_globalconfig: "/dev/null", UV_CONFIG_FILE: "/dev/null", PIP_INDEX_URL: undefined }
 
 const hosts = (...found: Parameters<typeof configured>) => configured(...found).indexes.map(({ url }) => hostPort(url))
 
 describe("registries", () => {
-  it.effect("are what the environment says, before the files, before the tools' own defaults", () =>
+  it.effect("come from the environment, else from files, else from the tools' defaults", () =>
     Effect.gen(function* () {
       const directory = yield* home({
         ".config/pip/pip.conf":
@@ -56,7 +56,7 @@ describe("registries", () => {
         "npm_config_@scope:registry": "https://scope.corp.example/"
       })
       assert.deepStrictEqual(found.withheld, [])
-      // Tools that run nobody's code have stand-ins for what is put in at the border.
+      // Tools that run no foreign code get stand-ins, which the border replaces.
       assert.deepStrictEqual(found.trusted.credentials, [
         { standIn: "registry-0-stand-in", host: "pip.corp.example:443", below: "/", value: "secret%" },
         { standIn: "registry-1-stand-in", host: "npm.corp.example:443", below: "/r/", value: "secret" }
@@ -79,7 +79,7 @@ describe("registries", () => {
     })
   )
 
-  it.effect("that this host has credentials for are known, and what these are is not", () =>
+  it.effect("with credentials on this host are known, but not the credentials", () =>
     Effect.gen(function* () {
       const directory = yield* home({
         ".netrc": "machine a.example\n  login me\n  password secret\nmachine b.example login me password secret\n",
@@ -104,7 +104,7 @@ describe("registries", () => {
         below: "/r/",
         value: "secret"
       })
-      // Without TLS, for an address, or for what no header may hold, there is no border.
+      // The border cannot serve registries without TLS, with an address, or with a credential that no header can hold.
       for (const url of [
         "http://u:p@c.example",
         "https://u:p@192.168.0.1",
@@ -118,7 +118,7 @@ describe("registries", () => {
     })
   )
 
-  it.effect("of uv count where pip has none, and nothing is told where nothing is configured", () =>
+  it.effect("of uv are used if pip has none, and no variable is set if none is configured", () =>
     Effect.gen(function* () {
       const directory = yield* home({
         ".config/uv/uv.toml":
@@ -135,7 +135,7 @@ describe("registries", () => {
     })
   )
 
-  it("of Debian are the mirror that apt uses, through its proxy, or mmdebstrap's own", () => {
+  it("of Debian are apt's mirror, through its proxy, or mmdebstrap's default", () => {
     const mirror = {
       main: "https://user:secret@mirror.corp.example/debian",
       security: "http://localhost:8080/debian-security/",
@@ -167,7 +167,7 @@ describe("registries", () => {
     assert.lengthOf(own.indexes, 3)
   })
 
-  it("of Debian are found among all that apt knows", () => {
+  it("of Debian are found among all sources of apt", () => {
     const none = { proxy: "", httpsProxy: "" }
     const targets = [
       "https://docker.example/linux/debian Docker",
@@ -193,7 +193,7 @@ describe("registries", () => {
     assert.deepStrictEqual(variables(nothing), {})
   })
 
-  it.live("say where their files are, in JSON or in HTML", () =>
+  it.live("list the hosts of their files, in JSON or in HTML", () =>
     Effect.gen(function* () {
       let asked = 0
       const port = yield* listening(
