@@ -92,7 +92,7 @@ describe("Packages", () => {
     })
   )
 
-  it("a policy judges what is asked for, by the name as its ecosystem compares it", () => {
+  it("a policy judges requested packages by their normalized name", () => {
     const asked: Packages.Packages = { python: ["Zope.Interface==7.2"], javascript: ["left-pad@1.3.0"] }
     const target = (policy: Packages.PackagePolicy) => Packages.refused(policy, asked)?.spec
     assert.isUndefined(target(Packages.all))
@@ -115,7 +115,7 @@ describe("Packages", () => {
     )
   })
 
-  it.effect("the key is the same for every way to ask for the same, and another for anything else", () =>
+  it.effect("the key is equal for equal packages, however they are written, and different for others", () =>
     Effect.gen(function* () {
       const base = yield* key("base", { python: ["b==1", "a==1"], javascript: ["x@1.0.0"] })
       assert.match(base, /^[0-9a-f]{32}$/)

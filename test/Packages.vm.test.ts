@@ -23,7 +23,7 @@ import { Image } from "../src/Image.ts"
 import { ended, stdout } from "./support/executions.ts"
 import { certificates, listening } from "./support/servers.ts"
 
-/** Of Debian's packages, one that brings a setgid program; which version of it there is, is Debian's to say. */
+/** A Debian package with a setgid program; it floats, because Debian decides which version exists. */
 const packages: Packages.Packages = {
   python: ["six==1.17.0"],
   javascript: ["ms@2.1.3", "@local/thing@1.0.0"],
@@ -31,7 +31,7 @@ const packages: Packages.Packages = {
   floating: true
 }
 
-/** A policy that knows them, and one that nobody has. */
+/** A policy that allows them, and a package that does not exist. */
 const policy = Packages.only({
   python: ["six", "exec-sandbox-no-such-package"],
   javascript: ["ms", "@local/thing"],
@@ -57,8 +57,8 @@ const entryOf = (name: string, text: string): Buffer => {
 }
 
 /**
- * A private registry, for one scope of npm's packages: it answers who shows a token, which is this host's. Runs an effect for
- * which it is `registry.example`; gives also the tokens that were shown. At first it is too busy to serve anybody.
+ * A private registry for one scope of npm packages: it answers requests with this host's token. Runs an effect for
+ * which it is `registry.example`, and also gives the tokens that it received. It answers the first requests that it is busy.
  */
 const withPrivateRegistry = Effect.fnUntraced(function* <A, E, R>(effect: Effect.Effect<A, E, R>) {
   const token = "private-registry-token"
@@ -69,7 +69,7 @@ const withPrivateRegistry = Effect.fnUntraced(function* <A, E, R>(effect: Effect
   ]
   const tarball = gzipSync(Buffer.concat([...files, Buffer.alloc(1024)]))
   const shown = new Set<string | undefined>()
-  /** How often it is in trouble before it works. */
+  /** How many requests it fails before it works. */
   let busy = 2
   const dist = {
     tarball: "https://registry.example/thing.tgz",
@@ -87,7 +87,7 @@ const withPrivateRegistry = Effect.fnUntraced(function* <A, E, R>(effect: Effect
       response.end(JSON.stringify(page))
     })
   )
-  // This host trusts it beside all others.
+  // This host trusts it in addition to all others.
   const { NODE_EXTRA_CA_CERTS = "" } = process.env
   const trusted = join(directory, "trusted.pem")
   const before = NODE_EXTRA_CA_CERTS === "" ? "" : readFileSync(NODE_EXTRA_CA_CERTS, "utf8")
@@ -122,7 +122,7 @@ layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (
           const templates = yield* Template
           const before = yield* templates.list
           const { result: entry, shown, token } = yield* withPrivateRegistry(templates.warm(512, packages))
-          // One that an earlier run has left met the registry then.
+          // For a template left by an earlier run, that run used the registry.
           const left = before.some(({ key }) => key === entry.key)
           assert.deepStrictEqual(shown, left ? [] : [`Bearer ${token}`])
           assert.deepStrictEqual(entry.packages?.asked, [
@@ -155,7 +155,7 @@ layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (
             code: "import ms from 'ms'; [Object.keys(require.cache).some((it) => it.includes('/ms/')), require('ms')('2 days'), ms('1h')]"
           })
           assert.deepStrictEqual(javascript.result?.json, [true, 172_800_000, 3_600_000])
-          // Also for programs and files anywhere, and for an interpreter that had to be started anew.
+          // Also for programs, for files in any directory, and for an interpreter that was restarted.
           const elsewhere = yield* session.run(
             "cd /tmp && echo 'console.log(require(\"ms\")(\"1s\"))' > a.cjs && node a.cjs && python3 -c 'import six; print(six.PY3)'"
           )
@@ -170,7 +170,7 @@ layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (
             })
           )
           assert.deepInclude(alone, { _tag: "PermissionDenied", operation: "network", rule: "none" } as const)
-          // dpkg knows of it, nothing of it is more than who runs it, and what apt needed has gone.
+          // dpkg lists it, none of its programs gains privileges, and apt's files are removed.
           const debian = yield* session.run(
             `dpkg-query -W libutempter0; ls /usr/lib/*/utempter/utempter; find /usr -xdev -perm /6000
 ls -A /var/lib/apt/lists /var/cache/apt/archives /var/tmp; test ! -e /usr/sbin/policy-rc.d`,
@@ -185,7 +185,7 @@ ls -A /var/lib/apt/lists /var/cache/apt/archives /var/tmp; test ! -e /usr/sbin/p
             `ls -A /tmp; ls -d ~/.cache ~/.npm 2>/dev/null; env | grep -c -i -E 'registry|index_url|_cert'; node -p 'require("@local/thing").thing'`
           )
           assert.strictEqual(tidy.stdout, "a.cjs\n0\n7\n")
-          // Neither the token nor what stood for it is anywhere on the disk.
+          // Neither the token nor its stand-in is on the disk.
           const found = yield* Effect.flip(
             session.run("grep -rlE 'private-registry-token|exec-sandbox-secret-' /home /root /tmp /etc /usr/local", {
               user: "root"
@@ -193,7 +193,7 @@ ls -A /var/lib/apt/lists /var/cache/apt/archives /var/tmp; test ! -e /usr/sbin/p
           )
           assert.strictEqual(found._tag !== "SandboxError" && found.stdout, "")
 
-          // A copy of the session has them too.
+          // A fork of the session has them too.
           const saved = yield* session.snapshot()
           const copy = yield* sandbox.session({ from: saved, limits: { timeMs: 120_000 } })
           const kept = yield* copy.exec({
@@ -203,7 +203,7 @@ ls -A /var/lib/apt/lists /var/cache/apt/archives /var/tmp; test ! -e /usr/sbin/p
           assert.deepStrictEqual(kept.result?.json, ["1.17.0", true])
           assert.strictEqual(yield* stdout(copy.run(`node -p 'require("ms")("1s")'`)), "1000\n")
 
-          // The plain template has none of it.
+          // The template without packages has none of this.
           const plain = yield* Effect.flip(sandbox.run({ language: "python", code: "import six" }))
           assert.strictEqual(plain._tag, "UnsupportedCommand")
         }).pipe(Effect.scoped),
@@ -211,7 +211,7 @@ ls -A /var/lib/apt/lists /var/cache/apt/archives /var/tmp; test ! -e /usr/sbin/p
     )
 
     it.effect(
-      "a package that the policy refuses, and one that is not there",
+      "a package that the policy refuses, and one that does not exist",
       () =>
         Effect.gen(function* () {
           const sandbox = yield* Sandbox
@@ -240,7 +240,7 @@ ls -A /var/lib/apt/lists /var/cache/apt/archives /var/tmp; test ! -e /usr/sbin/p
     )
 
     it.effect(
-      "one that stays in trouble may be tried again, and one that refuses credentials need not be",
+      "a registry that keeps failing may be tried again, one that refuses credentials not",
       () =>
         Effect.gen(function* () {
           const { vm } = yield* (yield* Template).clone(512)
@@ -265,9 +265,9 @@ ls -A /var/lib/apt/lists /var/cache/apt/archives /var/tmp; test ! -e /usr/sbin/p
           const busy = yield* failing("busy")
           assert.match(busy.message, /^python packages: the index cannot be read: .*\b503\b/)
           assert.strictEqual(busy._tag === "SandboxError" && busy.retry, "safe")
-          // pip has tried again by itself.
+          // pip itself retried.
           assert.strictEqual(asked, 4)
-          // So it is with a mirror of Debian's.
+          // The same for a mirror of Debian.
           for (const [mirror, problem] of [
             [`http://127.0.0.1:${port}/debian`, /^debian packages: .* 401 +Unauthorized/],
             ["file:/srv/debian", /^debian packages: this host's mirror of Debian is no address of http/]
@@ -285,7 +285,7 @@ ls -A /var/lib/apt/lists /var/cache/apt/archives /var/tmp; test ! -e /usr/sbin/p
     )
 
     it.effect(
-      "are what a session's own tools reach with network packages, and nothing else is",
+      "are all that a session's own tools can reach with the network `packages`",
       () =>
         Effect.gen(function* () {
           const sandbox = yield* Sandbox

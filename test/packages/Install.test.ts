@@ -1,4 +1,4 @@
-/** What is made of what the installers in the guest say, over a machine that only says it. */
+/** How the installers' answers are handled, with a fake machine that gives them. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Cause from "effect/Cause"
 import * as Effect from "effect/Effect"
@@ -23,10 +23,10 @@ const end = {
   usage: { cpuMs: null, peakMemoryBytes: null, wallMs: null }
 }
 
-/** A machine whose installers give these answers in turn; `ran` is what they were. */
+/** A machine whose installers give these answers in turn; `ran` has the installers that ran. */
 const machine = (answers: ReadonlyArray<object>) => {
   const ran: Array<string> = []
-  /** How many greetings there had been when each ran. */
+  /** The number of handovers before each of them. */
   const greeted: Array<number> = []
   const networks: Array<NetworkGrant | null> = []
   const vm: Installer = {
@@ -88,7 +88,7 @@ const installed = {
 const trouble = { status: "registry", problem: "the index answers 503" }
 const absent = { status: "not-found", name: "six", available: ["1.17.0"] }
 
-/** Installs with time passing by. */
+/** Installs while the test clock advances. */
 const installing = (
   vm: Installer,
   withheld: ReadonlyArray<string> = [],
@@ -96,7 +96,7 @@ const installing = (
 ) =>
   Effect.gen(function* () {
     const fiber = yield* Effect.forkChild(Effect.exit(install(vm, packages, 512)))
-    // The programs are read from real files, so nobody knows when it comes to wait.
+    // The programs are read from real files, so the test does not know when the installation begins to wait.
     while (fiber.pollUnsafe() === undefined) {
       yield* TestClock.adjust("1 second")
       yield* TestClock.withLive(Effect.sleep("1 millis"))
@@ -109,7 +109,7 @@ const installing = (
   )
 
 describe("package installers", () => {
-  it.effect("are run again when a registry is in trouble", () =>
+  it.effect("run again when a registry fails", () =>
     Effect.gen(function* () {
       const { ran, vm } = machine([trouble, trouble, installed])
       const lock = yield* installing(vm)
@@ -120,7 +120,7 @@ describe("package installers", () => {
     })
   )
 
-  it.effect("fail as the sandbox's own trouble, safe to try again, when it stays in trouble", () =>
+  it.effect("fail with PackagesUnavailable, which is safe to try again, when the registry keeps failing", () =>
     Effect.gen(function* () {
       const { ran, vm } = machine([trouble, trouble, trouble, installed])
       const error = yield* Effect.flip(installing(vm))
@@ -133,7 +133,7 @@ describe("package installers", () => {
     })
   )
 
-  it.effect("are not run again for a registry that refuses to serve them", () =>
+  it.effect("do not run again for a registry that refuses to serve them", () =>
     Effect.gen(function* () {
       const { ran, vm } = machine([{ status: "refused", problem: "the index answers 401" }, installed])
       const error = yield* Effect.flip(installing(vm))
@@ -143,7 +143,7 @@ describe("package installers", () => {
     })
   )
 
-  it.effect("are given a stand-in for each credential, and nothing afterwards", () =>
+  it.effect("get a stand-in for each credential, and nothing afterwards", () =>
     Effect.gen(function* () {
       const { networks, vm } = machine([installed])
       yield* installing(vm)
@@ -155,7 +155,7 @@ describe("package installers", () => {
     })
   )
 
-  it.effect("fetch Debian packages with a network, and run what they bring without one", () =>
+  it.effect("fetch Debian packages with a network, and run their scripts without one", () =>
     Effect.gen(function* () {
       const jq = { name: "jq", version: "1.7.1-6", integrity: "sha256=0" }
       const fetched = { status: "installed", resolved: [jq], modules: [] }
@@ -174,7 +174,7 @@ describe("package installers", () => {
     })
   )
 
-  it.effect("say what is not there, and that credentials were not given where there are some", () =>
+  it.effect("report missing packages, and credentials that this host has but did not give", () =>
     Effect.gen(function* () {
       const missing = yield* Effect.flip(installing(machine([absent]).vm))
       assert.deepInclude(missing, { _tag: "PackageError", spec: "six==1.17.0" } as const)
