@@ -1,4 +1,4 @@
-/** What a program that depends on the package can import, resolved by Node from `exports` in package.json. */
+/** What a user's program can import, resolved by Node from `exports` in package.json. */
 import { assert, describe, it } from "@effect/vitest"
 import { execFileSync } from "node:child_process"
 import * as fs from "node:fs"
@@ -15,7 +15,7 @@ const sourcesIn = (folder: string): ReadonlyArray<string> =>
     .filter((name) => name.endsWith(".ts"))
     .map((name) => path.join(folder, name).replace(/\.ts$/, ""))
 
-/** What Node resolves each of these to, or the code of its refusal. The package resolves its own name by its `exports`. */
+/** What Node resolves each specifier to, or the code of its error. The package resolves its own name by its `exports`. */
 const resolve = (specifiers: ReadonlyArray<string>): ReadonlyArray<string> => {
   const program = `
     const answer = (specifier) => {
@@ -38,7 +38,7 @@ describe("exports", () => {
     assert.deepStrictEqual(resolve(names), expected)
   })
 
-  it("nothing else can be", () => {
+  it("nothing else can be imported", () => {
     const inside = sourcesIn("").filter((name) => !modules.includes(name))
     assert.isTrue(["Vm", "internal/Lock", "egress/Egress"].every((name) => inside.includes(name)))
     const paths = inside.flatMap((name) => [name, `${name}.ts`, `dist/${name}.js`, `src/${name}.ts`])
@@ -50,7 +50,7 @@ describe("exports", () => {
     )
   })
 
-  it("each one is built, code and types, from a source that exists", () => {
+  it("each module is built, code and types, from a source that exists", () => {
     const { exports } = JSON.parse(fs.readFileSync(path.join(root, "package.json"), "utf8"))
     for (const [name, target] of Object.entries<Record<string, string>>(exports)) {
       assert.deepStrictEqual(Object.keys(target), ["types", "default"], name)

@@ -1,4 +1,4 @@
-/** Nothing leaks, at whatever step a caller leaves: properties over the test kit, where a whole life takes a millisecond. */
+/** Nothing leaks, at whatever step a caller is interrupted: properties over the test kit, where a session takes a millisecond. */
 import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
@@ -15,21 +15,21 @@ import * as Testing from "../src/Testing.ts"
 
 const between = (minimum: number, maximum: number) => Schema.Int.check(Schema.isBetween({ minimum, maximum }))
 
-/** What callers do, how long their tasks take, and when they leave. */
+/** What a caller does, what its task does, and when the caller is interrupted. */
 const Call = Schema.Struct({
   what: Schema.Literals(["run", "stream", "session", "spawn", "files", "parked"]),
   does: Schema.Literals(["ends", "works", "writes", "hangs", "dies", "stalls", "violates", "refuses"]),
-  /** Ms that the test's clock runs before the next caller, and turns that the others get. */
+  /** Before the next caller starts: ms by which the test clock advances, and how often the other fibers may run. */
   afterMs: between(0, 30),
   turns: between(0, 25),
-  /** Leaves by itself, after so many ms; or stays to the end. */
+  /** The caller is interrupted after this many ms, or never if `null`. */
   leavesMs: Schema.NullOr(between(0, 60))
 })
 
 const replies: Readonly<Record<typeof Call.Type.does, (task: Testing.Task) => ReturnType<Testing.Script>>> = {
   ends: () => Testing.prints("x"),
   works: () => Effect.as(Effect.sleep("20 millis"), Testing.ends()),
-  // More than the credit of a stream, so that it waits for its reader.
+  // More than a stream's credit, so that it waits for its reader.
   writes: (task) => Effect.as(task.stdout(Buffer.alloc(600_000)), Testing.ends()),
   hangs: () => Testing.hangs,
   dies: () => Testing.dies(),
@@ -80,7 +80,7 @@ const act = (call: typeof Call.Type) =>
 
 const turns = (count: number) => Effect.forEach(Array.from({ length: count }), () => Effect.yieldNow, { discard: true })
 
-/** Lets the others go on until it holds. */
+/** Lets the other fibers run until `holds` gives true. */
 const settled = (holds: Effect.Effect<boolean>, what: () => string) =>
   Effect.gen(function* () {
     for (let n = 0; n < 3000; n++) {
@@ -93,7 +93,7 @@ const settled = (holds: Effect.Effect<boolean>, what: () => string) =>
 
 describe("lifetime", () => {
   it.effect.prop(
-    "callers that leave at any step leave no machine and no reservation, with a pool or without",
+    "callers interrupted at any step leave no machine and no reservation, with a pool or without",
     [Schema.Array(Call).check(Schema.isMaxLength(7)), between(0, 2), between(1, 3), between(0, 15), between(0, 30)],
     ([calls, size, vms, delayMs, last]) =>
       Effect.gen(function* () {
@@ -124,20 +124,20 @@ describe("lifetime", () => {
             yield* TestClock.adjust(call.afterMs)
           }
           yield* turns(last)
-          // A process in a guest that has fallen silent is waited for, a while.
+          // Interruption waits a while for a process in a guest that no longer answers.
           const leaving = yield* Effect.forkDetach(Fiber.interruptAll(fibers), { startImmediately: true })
           yield* settled(
             Effect.sync(() => leaving.pollUnsafe() !== undefined),
             () => "a caller that was interrupted did not end"
           )
-          // What is left is the pool's, each in its place, and nobody waits.
+          // Only the pool's machines and reservations are left, and no caller waits.
           let told = ""
           const onlyPool = Effect.gen(function* () {
             const { held, waiting } = yield* capacity.stats
             const live = (yield* machines.live).length
             const [idle] = yield* pool.stats
             const own = (idle?.ready ?? 0) + (idle?.making ?? 0)
-            told = `${live} machines, ${held.vms} places, ${waiting} waiting, the pool has ${own}`
+            told = `${live} machines, ${held.vms} reservations, ${waiting} waiting, the pool has ${own}`
             return waiting === 0 && held.vms <= own && live <= own && (idle === undefined || live >= idle.ready)
           })
           yield* settled(onlyPool, () => told)
@@ -150,7 +150,7 @@ describe("lifetime", () => {
     { arbitrary: { runs: 200 }, timeout: 120_000 }
   )
 
-  it.effect("a caller that leaves at any step of a claim leaves the pool whole, and its clone dead", () =>
+  it.effect("a caller interrupted at any step of a claim leaves the pool full, and its clone dead", () =>
     Effect.gen(function* () {
       let given = 0
       for (let steps = 0; steps < 80; steps++) {
@@ -168,13 +168,13 @@ describe("lifetime", () => {
           if (live[0] !== 1) given++
         }).pipe(Effect.provide(Testing.layer({ pool: { size: 1 } })), Effect.scoped)
       }
-      // Some left before the pool had heard of them, most after.
+      // Some were interrupted before they reached the pool, most after.
       assert.isAbove(given, 20)
       assert.isBelow(given, 80)
     })
   )
 
-  it.effect("a clone whose template was made again is destroyed at the claim, and a new one is made", () =>
+  it.effect("a clone whose template was rebuilt is destroyed when claimed, and a new one is made", () =>
     Effect.gen(function* () {
       const machines = yield* Testing.Machines
       const pool = yield* Pool
@@ -196,27 +196,25 @@ describe("lifetime", () => {
     }).pipe(Effect.provide(Testing.layer({ pool: { size: 2 } })), Effect.scoped)
   )
 
-  it.effect(
-    "a hundred runs at once where there is room for four: all succeed, in turn, and all places are free after",
-    () =>
-      Effect.gen(function* () {
-        const sandbox = yield* Sandbox
-        const machines = yield* Testing.Machines
-        let most = 0
-        const running = yield* Effect.forEach(
-          Array.from({ length: 100 }),
-          () => sandbox.run({ language: "python", code: "works" }),
-          { concurrency: "unbounded" }
-        ).pipe(Effect.forkChild({ startImmediately: true }))
-        while (running.pollUnsafe() === undefined) {
-          most = Math.max(most, (yield* machines.live).length)
-          yield* TestClock.adjust("5 millis")
-        }
-        const results = yield* Fiber.join(running)
-        assert.strictEqual(results.filter(({ receipt }) => receipt.outcome === "Success").length, 100)
-        assert.strictEqual(most, 4)
-        const { held, waiting } = yield* Capacity.use((it) => it.stats)
-        assert.deepStrictEqual([held.vms, waiting, (yield* machines.live).length], [0, 0, 0])
-      }).pipe(Effect.provide(Testing.layer({ script, capacity: { vms: 4 } })), Effect.scoped)
+  it.effect("a hundred runs at once with room for four: all succeed, in turn, and all reservations are released", () =>
+    Effect.gen(function* () {
+      const sandbox = yield* Sandbox
+      const machines = yield* Testing.Machines
+      let most = 0
+      const running = yield* Effect.forEach(
+        Array.from({ length: 100 }),
+        () => sandbox.run({ language: "python", code: "works" }),
+        { concurrency: "unbounded" }
+      ).pipe(Effect.forkChild({ startImmediately: true }))
+      while (running.pollUnsafe() === undefined) {
+        most = Math.max(most, (yield* machines.live).length)
+        yield* TestClock.adjust("5 millis")
+      }
+      const results = yield* Fiber.join(running)
+      assert.strictEqual(results.filter(({ receipt }) => receipt.outcome === "Success").length, 100)
+      assert.strictEqual(most, 4)
+      const { held, waiting } = yield* Capacity.use((it) => it.stats)
+      assert.deepStrictEqual([held.vms, waiting, (yield* machines.live).length], [0, 0, 0])
+    }).pipe(Effect.provide(Testing.layer({ script, capacity: { vms: 4 } })), Effect.scoped)
   )
 })

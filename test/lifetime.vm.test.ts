@@ -1,4 +1,4 @@
-/** Nothing leaks on real VMs: callers that leave at random moments, many at once, a dead agent, a killed host process. */
+/** Nothing leaks on real VMs: callers interrupted at random moments, many at once, a dead agent, a killed host process. */
 import { assert, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
@@ -34,7 +34,7 @@ const pooled = Sandbox.layerOver.pipe(
 
 const python = (code: string) => ({ language: "python", code }) as const
 
-/** Waits until a state of the world has come. */
+/** Waits until a condition is true. */
 const until = (holds: () => boolean, what: () => string) =>
   Effect.sync(holds).pipe(
     Effect.repeat({ until: (it) => it, schedule: Schedule.spaced("20 millis") }),
@@ -44,7 +44,7 @@ const until = (holds: () => boolean, what: () => string) =>
 /** Open descriptors of this process that lead to files or sockets of a VM. */
 const descriptors = (): number => fs.readdirSync("/proc/self/fd").length
 
-/** Files that should exist only for a moment. */
+/** Files that should exist only briefly. */
 const leftovers = Effect.map(Host, (host) => {
   const store = path.join(host.cacheDirectory, "templates")
   const directories = [store, host.runDirectory, ...fs.readdirSync(store).map((name) => path.join(store, name))]
@@ -54,7 +54,7 @@ const leftovers = Effect.map(Host, (host) => {
     .flatMap((it) => fs.readdirSync(it).filter((name) => ours.test(name)))
 })
 
-/** Waits until the pool is full and has the only VM and the only place. */
+/** Waits until the pool is full and has the only VM and the only reservation. */
 const quiet = Effect.gen(function* () {
   const capacity = yield* Capacity.Capacity
   const pool = yield* Pool
@@ -62,7 +62,7 @@ const quiet = Effect.gen(function* () {
   const only = Effect.gen(function* () {
     const { held, waiting } = yield* capacity.stats
     const [idle] = yield* pool.stats
-    told = `${qemus().length} QEMUs, ${held.vms} places, ${waiting} waiting, ${idle?.ready} ready`
+    told = `${qemus().length} QEMUs, ${held.vms} reservations, ${waiting} waiting, ${idle?.ready} ready`
     return qemus().length === 1 && held.vms === 1 && waiting === 0 && idle?.ready === 1
   })
   yield* only.pipe(
@@ -92,12 +92,12 @@ const act = (kind: number) =>
     }
   }).pipe(Effect.scoped, Effect.exit)
 
-/** The first of them may have to wait for a new template. */
+/** The first test may have to wait for a new template. */
 const timeout = 240_000
 
 layer(pooled, { excludeTestServices: true, timeout: "240 seconds" })("lifetime", (it) => {
   it.effect(
-    "callers that leave at random moments leave no QEMU, descriptor, file or reservation",
+    "callers interrupted at random moments leave no QEMU, descriptor, file or reservation",
     () =>
       Effect.gen(function* () {
         yield* quiet
@@ -107,7 +107,7 @@ layer(pooled, { excludeTestServices: true, timeout: "240 seconds" })("lifetime",
           seed = (Math.imul(seed, 1103515245) + 12345) & 0x7fffffff
           return seed % below
         }
-        // Two at a time: one leaves while the other starts.
+        // Two at a time: one is interrupted while the other starts.
         yield* Effect.forEach(
           Array.from({ length: 24 }, (_, n) => [n, random(900)] as const),
           ([kind, ms]) =>
@@ -128,35 +128,37 @@ layer(pooled, { excludeTestServices: true, timeout: "240 seconds" })("lifetime",
     timeout
   )
 
-  it.effect("a hundred runs at once all succeed, as many at a time as there are places, and give them back", () =>
-    Effect.gen(function* () {
-      const sandbox = yield* Sandbox
-      let most = 0
-      const watching = yield* Effect.sync(() => (most = Math.max(most, qemus().length))).pipe(
-        Effect.repeat(Schedule.spaced("20 millis")),
-        Effect.forkChild
-      )
-      const results = yield* Effect.forEach(
-        Array.from({ length: 100 }, (_, n) => n),
-        (n) => sandbox.run({ language: "bash", code: `echo ${n}` }),
-        { concurrency: "unbounded" }
-      )
-      yield* Fiber.interrupt(watching)
-      assert.deepStrictEqual(
-        results.map(({ stdout }) => stdout),
-        Array.from({ length: 100 }, (_, n) => `${n}\n`)
-      )
-      assert.isAtMost(most, slots)
-      yield* quiet
-    })
+  it.effect(
+    "a hundred runs at once all succeed, as many at a time as the host has room for, and release their reservations",
+    () =>
+      Effect.gen(function* () {
+        const sandbox = yield* Sandbox
+        let most = 0
+        const watching = yield* Effect.sync(() => (most = Math.max(most, qemus().length))).pipe(
+          Effect.repeat(Schedule.spaced("20 millis")),
+          Effect.forkChild
+        )
+        const results = yield* Effect.forEach(
+          Array.from({ length: 100 }, (_, n) => n),
+          (n) => sandbox.run({ language: "bash", code: `echo ${n}` }),
+          { concurrency: "unbounded" }
+        )
+        yield* Fiber.interrupt(watching)
+        assert.deepStrictEqual(
+          results.map(({ stdout }) => stdout),
+          Array.from({ length: 100 }, (_, n) => `${n}\n`)
+        )
+        assert.isAtMost(most, slots)
+        yield* quiet
+      })
   )
 
-  it.effect("an agent that root has crashed is a lost VM, typed and soon, and its place is free again", () =>
+  it.effect("a crashed agent is soon reported as a lost VM, and its reservation is released", () =>
     Effect.gen(function* () {
       yield* Effect.scoped(
         Effect.gen(function* () {
           const session = yield* Sandbox.use((sandbox) => sandbox.session())
-          // The kernel keeps SIGKILL from its first process.
+          // The kernel does not deliver SIGKILL to its first process.
           yield* session.run(["kill", "-9", "1"], { user: "root" })
           assert.strictEqual((yield* session.exec(python("print(1)"))).stdout, "1\n")
           const error = yield* session
@@ -170,7 +172,7 @@ layer(pooled, { excludeTestServices: true, timeout: "240 seconds" })("lifetime",
     })
   )
 
-  it.effect("a machine that stands still does not hold up the end of its session, nor of what runs in it", () =>
+  it.effect("a stopped machine does not delay the end of its session, nor of a process in it", () =>
     Effect.gen(function* () {
       const took = yield* Effect.scoped(
         Effect.gen(function* () {
@@ -181,12 +183,12 @@ layer(pooled, { excludeTestServices: true, timeout: "240 seconds" })("lifetime",
         })
       ).pipe(Effect.map((began) => performance.now() - began))
       for (const pid of qemus()) process.kill(pid, "SIGCONT")
-      assert.isBelow(took, 6_000) // a guest that lives is given more
+      assert.isBelow(took, 6_000) // a live guest gets more time
       yield* quiet
     })
   )
 
-  it.effect("a killed host process leaves no QEMU, and the next start sweeps what it left", () =>
+  it.effect("a killed host process leaves no QEMU, and the next start removes its files", () =>
     Effect.gen(function* () {
       const host = yield* Host
       const child = spawn(process.execPath, [fileURLToPath(new URL("./support/keepVms.ts", import.meta.url))], {
@@ -203,7 +205,7 @@ layer(pooled, { excludeTestServices: true, timeout: "240 seconds" })("lifetime",
         () => !theirs.some(isAlive),
         () => `alive: ${theirs.filter(isAlive).join()}`
       )
-      // It was killed in the middle of everything else, too.
+      // As if it had also been killed during a build, a clone and a seal.
       const store = path.join(host.cacheDirectory, "templates")
       const template = fs.readdirSync(store).find((name) => !name.startsWith(".")) ?? ""
       const of = (purpose: "building" | "clone" | "seal"): string =>

@@ -1,4 +1,4 @@
-/** Servers with a border before them: some that have a secret, one that has none, one that nobody trusts. */
+/** Servers behind a border: some that have a secret, one that has none, one with an untrusted certificate. */
 import * as Effect from "effect/Effect"
 import * as Redacted from "effect/Redacted"
 import type * as Scope from "effect/Scope"
@@ -30,13 +30,13 @@ export interface Seen {
 
 export interface World {
   readonly egress: Egress.Egress
-  /** What the servers were asked, by any connection. */
+  /** The requests that the servers got, on any connection. */
   readonly seen: Array<Seen>
-  /** All that came to port 80 and 7. */
+  /** All bytes received on ports 80 and 7. */
   readonly plain: () => string
   readonly first: string
   readonly second: string
-  /** A port that leads the guest to a host. */
+  /** A port of this host that connects, as a guest, to a host. */
   readonly to: (host: string, port?: number) => Effect.Effect<number, never, Scope.Scope>
   readonly ca: ReadonlyArray<string>
   readonly last: () => { readonly rule: string; readonly reason: string | null; readonly decision: string }
@@ -129,7 +129,7 @@ interface Answer {
   readonly body: string
 }
 
-/** One request of the guest; the error's code where it fails. */
+/** The answer to one request of the guest, or the error's code. */
 export const ask = (
   { ca, to }: World,
   host: string,
@@ -161,7 +161,7 @@ export const ask = (
     })
   )
 
-/** Sends bytes in TLS of the guest's and gives all that comes back. */
+/** Sends bytes over TLS as the guest, and gives all bytes that come back. */
 export const raw = ({ ca, to }: World, host: string, bytes: string) =>
   Effect.flatMap(to(host), (port) =>
     Effect.callback<string>((resume) => {

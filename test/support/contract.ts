@@ -1,6 +1,6 @@
 /**
- * What holds for every `Sandbox`, on real VMs and in the test kit alike. The programs are real ones; the kit's script says what
- * a real guest's agent sees of them.
+ * Tests that every `Sandbox` passes, on real VMs and in the test kit. The programs are real; the kit's script says what a real
+ * guest's agent would report of them.
  */
 import { assert, layer as layered } from "@effect/vitest"
 import * as Context from "effect/Context"
@@ -18,13 +18,13 @@ import { contractCopies } from "./contractCopies.ts"
 import { bash, programs, python, text } from "./contractPrograms.ts"
 import { contractSession, Shared } from "./contractSession.ts"
 
-/** What a suite may do to the machines from outside. */
+/** What a suite does to machines from outside the sandbox. */
 export class Outside extends Context.Service<
   Outside,
   {
-    /** Kills every machine that lives. */
+    /** Kills every live machine. */
     readonly kill: Effect.Effect<void>
-    /** How many live. */
+    /** The number of live machines. */
     readonly live: Effect.Effect<number>
   }
 >()("exec-sandbox/test/Outside") {}
@@ -32,7 +32,7 @@ export class Outside extends Context.Service<
 const session = (options?: Parameters<Sandbox["Service"]["session"]>[0]) =>
   Sandbox.use((sandbox) => sandbox.session(options))
 
-/** The failure of a task, told by its tag. */
+/** The failure of a task, which must have this tag. */
 const failed = <Tag extends Failure["_tag"]>(effect: Effect.Effect<Result, Failure>, tag: Tag) =>
   Effect.map(Effect.flip(effect), (error) => {
     if (error._tag !== tag) return assert.fail(`${error._tag} instead of ${tag}: ${error.message}`)
@@ -45,7 +45,7 @@ const reason = <E>(effect: Effect.Effect<unknown, E>): Effect.Effect<SandboxErro
     return (error as SandboxError)._tag === "SandboxError" ? found : assert.fail(String(error))
   }).pipe(Effect.orDie)
 
-/** Runs the suite over one implementation; `environment` is built once. */
+/** Runs the suite on one implementation; `environment` is built once. */
 export const contract = (
   name: string,
   environment: Layer.Layer<Sandbox | Snapshots | Receipts.Memory | Outside, SandboxError>
@@ -54,7 +54,7 @@ export const contract = (
     it.layer(Shared.layer)("in one session", (it) => {
       contractSession(it)
 
-      it.effect("each way to fail is its own error, with output and receipt, and the session lives", () =>
+      it.effect("each kind of failure has its own error, with output and receipt, and the session stays usable", () =>
         Effect.gen(function* () {
           const it = yield* Shared
           const exit = yield* failed(it.exec(bash(programs.exit)), "TaskFailed")
@@ -86,7 +86,7 @@ export const contract = (
         })
       )
 
-      it.effect("limits on time and output are hit as values", () =>
+      it.effect("exceeded limits on time and output are errors or truncated output", () =>
         Effect.gen(function* () {
           const it = yield* Shared
           const time = yield* failed(it.exec(python(programs.forever, { limits: { timeMs: 300 } })), "LimitExceeded")
@@ -104,26 +104,28 @@ export const contract = (
         })
       )
 
-      it.effect("stream gives output as it comes; who leaves cancels, and the receipt of that is published", () =>
-        Effect.gen(function* () {
-          const it = yield* Shared
-          const events = yield* Stream.runCollect(it.stream(python(programs.hello)))
-          const said = events.map((event) => (event._tag === "Done" ? event.result.stdout : text(event.bytes)))
-          assert.sameMembers(said.slice(0, -1), ["out\n", "err\n"])
-          assert.strictEqual(events.at(-1)?._tag, "Done")
-          const first = yield* it.stream(python(programs.forever)).pipe(Stream.take(1), Stream.runCollect)
-          assert.deepStrictEqual(
-            first.map((event) => event._tag === "Stdout" && text(event.bytes)),
-            ["begun\n"]
-          )
-          const receipts = yield* Receipts.Memory.use((memory) => memory.all)
-          const cancelled = receipts.findLast((receipt) => receipt.session === it.id)
-          assert.deepStrictEqual([cancelled?.outcome, cancelled?.exitCode], ["Cancelled", null])
-          assert.strictEqual((yield* it.exec(python("print(1)"))).stdout, "1\n")
-        })
+      it.effect(
+        "stream gives output as it is written; a reader that stops cancels it, and its receipt is published",
+        () =>
+          Effect.gen(function* () {
+            const it = yield* Shared
+            const events = yield* Stream.runCollect(it.stream(python(programs.hello)))
+            const said = events.map((event) => (event._tag === "Done" ? event.result.stdout : text(event.bytes)))
+            assert.sameMembers(said.slice(0, -1), ["out\n", "err\n"])
+            assert.strictEqual(events.at(-1)?._tag, "Done")
+            const first = yield* it.stream(python(programs.forever)).pipe(Stream.take(1), Stream.runCollect)
+            assert.deepStrictEqual(
+              first.map((event) => event._tag === "Stdout" && text(event.bytes)),
+              ["begun\n"]
+            )
+            const receipts = yield* Receipts.Memory.use((memory) => memory.all)
+            const cancelled = receipts.findLast((receipt) => receipt.session === it.id)
+            assert.deepStrictEqual([cancelled?.outcome, cancelled?.exitCode], ["Cancelled", null])
+            assert.strictEqual((yield* it.exec(python("print(1)"))).stdout, "1\n")
+          })
       )
 
-      it.effect("one language's executions take turns, others run beside them", () =>
+      it.effect("executions of one language run in turn, those of other languages at the same time", () =>
         Effect.gen(function* () {
           const it = yield* Shared
           const begun = yield* Deferred.make<void>()
@@ -144,7 +146,7 @@ export const contract = (
         })
       )
 
-      it.effect("programs: run is judged as code is; spawn has stdin, signals and one end", () =>
+      it.effect("programs: run fails as code does; spawn has stdin, signals and one exit", () =>
         Effect.gen(function* () {
           const it = yield* Shared
           const gone = yield* failed(it.run(["no-such-program"]), "UnsupportedCommand")
@@ -202,7 +204,7 @@ export const contract = (
 
     contractCopies(it)
 
-    it.effect("run gives output, value and a receipt in which all is known, and leaves no machine", () =>
+    it.effect("run gives output, value and a complete receipt, and leaves no machine", () =>
       Effect.gen(function* () {
         const sandbox = yield* Sandbox
         const { bytes, receipt, stderr, stdout } = yield* sandbox.run(python(programs.hello))
@@ -222,7 +224,7 @@ export const contract = (
       })
     )
 
-    it.effect("a session keeps each language's state, and takes stdin, env and cwd; its end closes it", () =>
+    it.effect("a session keeps each language's state, takes stdin, env and cwd, and closes with its scope", () =>
       Effect.gen(function* () {
         const closed = yield* Effect.scoped(
           Effect.gen(function* () {
@@ -242,7 +244,7 @@ export const contract = (
       })
     )
 
-    it.effect("a machine killed under a running task may have run it; then the session is closed", () =>
+    it.effect("a machine killed during a task gives OutcomeUnknown, and then the session is closed", () =>
       Effect.gen(function* () {
         const it = yield* session()
         const begun = yield* Deferred.make<void>()

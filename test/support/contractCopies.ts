@@ -1,4 +1,4 @@
-/** The contract of what goes on from a session: snapshots, forks, and the session itself after it was parked. */
+/** The contract of snapshots, forks and parked sessions. */
 import { assert, type Vitest } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Result from "effect/Result"
@@ -9,7 +9,7 @@ import { bash, programs, python } from "./contractPrograms.ts"
 
 const session = (options?: SessionOptions) => Sandbox.use((sandbox) => sandbox.session(options))
 
-/** What the sandbox fails with; of a snapshot, its kind. */
+/** The tag of the sandbox's failure; for a snapshot its `kind`. */
 const kindOf = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
   Effect.map(Effect.flip(effect), (error) => {
     if (!(error instanceof SandboxError)) return assert.fail(String(error))
@@ -18,14 +18,14 @@ const kindOf = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
 
 /** Adds the tests. */
 export const contractCopies = (it: Vitest.MethodsNonLive<Sandbox | Snapshots>): void => {
-  it.effect("a session is parked, saved and forked, and each that goes on from it goes on for itself", () =>
+  it.effect("a session can be parked, saved and forked, and each copy continues independently", () =>
     Effect.gen(function* () {
       const snapshots = yield* Snapshots
       const parent = yield* session({ env: { A: "a", B: "b" } })
       yield* parent.exec(python(programs.assign))
       yield* parent.files.write("w/old", "1\n", { createParents: true })
 
-      // Nobody uses it; whoever does wakes it.
+      // It parks while it is not used, and wakes when it is used.
       const mark = yield* parent.mark
       assert.isTrue(yield* parent.park)
       const woken = yield* parent.exec(python(programs.use))
@@ -59,7 +59,7 @@ export const contractCopies = (it: Vitest.MethodsNonLive<Sandbox | Snapshots>): 
       assert.strictEqual(yield* kindOf(session({ from: "one", limits: { memoryMiB: 513 } })), "InvalidInput")
       yield* child.close
 
-      // A fork has also what the session was given.
+      // A fork also has the session's options.
       const [fork] = (yield* parent.fork(1)).map(Result.getOrThrow)
       if (fork === undefined) return assert.fail("no fork")
       assert.strictEqual((yield* fork.exec(python(programs.echo, { stdin: "in" }))).stdout, "in a b /home/user\n")

@@ -1,4 +1,4 @@
-/** The programs of the contract: what real VMs run, and what the kit's script says that a real guest's agent sees of them. */
+/** The programs of the contract: what real VMs run, and the kit's script of what a real guest's agent reports of them. */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
 import * as Stream from "effect/Stream"

@@ -1,4 +1,4 @@
-/** The contract of a session's ports, files, terminals and late output, in one session that all leave as it was. */
+/** The contract of a session's ports, files, terminals and late output, in one session that every test leaves unchanged. */
 import { assert, type Vitest } from "@effect/vitest"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
@@ -19,7 +19,7 @@ import { Sandbox } from "../../src/Sandbox.ts"
 import type { Session } from "../../src/Session.ts"
 import { bash, programs, python, text } from "./contractPrograms.ts"
 
-/** One session for all tests that leave it as it was. */
+/** One session for all tests that leave it unchanged. */
 export class Shared extends Context.Service<Shared, Session>()("exec-sandbox/test/Shared") {
   static readonly layer = Layer.effect(
     this,
@@ -35,7 +35,7 @@ const temporary = Effect.acquireRelease(
   (directory) => Effect.sync(() => fs.rmSync(directory, { recursive: true, force: true }))
 )
 
-/** What a server answers to "ping" and the end, or how the connection broke. */
+/** A server's answer to "ping" and the end of input, or the code of the connection's error. */
 const ask = (port: number): Effect.Effect<string> =>
   Effect.callback((resume) => {
     const socket = net.connect({ port, host: "127.0.0.1", allowHalfOpen: true }).setEncoding("utf8")
@@ -49,7 +49,7 @@ const ask = (port: number): Effect.Effect<string> =>
 
 /** Adds the tests. */
 export const contractSession = (it: Vitest.MethodsNonLive<Shared>): void => {
-  it.effect("ports: awaited, asked over HTTP, exposed on the host until the scope ends, and counted", () =>
+  it.effect("ports: waited for, used over HTTP, exposed on the host until the scope closes, and counted", () =>
     Effect.gen(function* () {
       const it = yield* Shared
       const remove = Effect.forEach(["begun", "go"], (name) => it.files.remove(name, { force: true }))
@@ -88,7 +88,7 @@ export const contractSession = (it: Vitest.MethodsNonLive<Shared>): void => {
     }).pipe(Effect.scoped)
   )
 
-  it.effect("a watch sees what files become, by whomever, and ends with what it watches", () =>
+  it.effect("a watch reports changes of files by the host and by code, and ends when what it watches is removed", () =>
     Effect.gen(function* () {
       const it = yield* Shared
       yield* it.files.write("w/old", "1\n", { createParents: true })
@@ -97,7 +97,7 @@ export const contractSession = (it: Vitest.MethodsNonLive<Shared>): void => {
         const fiber = yield* Stream.runForEach(it.files.watch(path, { recursive }), (change) =>
           Queue.offer(seen, change)
         ).pipe(Effect.forkChild({ startImmediately: true }))
-        /** The next ones, in short. */
+        /** The next events, in short form. */
         const next = (count: number) =>
           Effect.map(Effect.timeout(Queue.takeN(seen, count), "10 seconds"), (changes) =>
             changes.map(({ from, kind, path }) =>
@@ -140,7 +140,7 @@ export const contractSession = (it: Vitest.MethodsNonLive<Shared>): void => {
     })
   )
 
-  it.effect("trees and single files are copied in and out, with modes and links as they are", () =>
+  it.effect("trees and single files are copied in and out, with their modes and links", () =>
     Effect.gen(function* () {
       const { files } = yield* Shared
       const host = yield* temporary
@@ -183,7 +183,7 @@ export const contractSession = (it: Vitest.MethodsNonLive<Shared>): void => {
     }).pipe(Effect.scoped)
   )
 
-  it.effect("what has changed is told since a mark and of one execution", () =>
+  it.effect("changes are reported since a mark and of one execution", () =>
     Effect.gen(function* () {
       const it = yield* Shared
       yield* it.files.makeDirectory("w")
@@ -209,7 +209,7 @@ export const contractSession = (it: Vitest.MethodsNonLive<Shared>): void => {
     })
   )
 
-  it.effect("what is written after an execution's end comes out of the session's output", () =>
+  it.effect("output written after an execution has ended is in the session's output", () =>
     Effect.gen(function* () {
       const it = yield* Shared
       const { receipt, stdout } = yield* it.exec(python(programs.later))
@@ -228,7 +228,7 @@ export const contractSession = (it: Vitest.MethodsNonLive<Shared>): void => {
     })
   )
 
-  it.effect("a terminal has the size that it is given last", () =>
+  it.effect("a terminal has the size that was set last", () =>
     Effect.gen(function* () {
       const it = yield* Shared
       const process = yield* it.spawn(programs.size, { pty: { cols: 80, rows: 24 } })
@@ -239,7 +239,7 @@ export const contractSession = (it: Vitest.MethodsNonLive<Shared>): void => {
     }).pipe(Effect.scoped)
   )
 
-  it.effect("a program heeds the signal that it waits for, and none that means nothing to it", () =>
+  it.effect("a program handles the signal that it waits for, and is not ended by one that it ignores", () =>
     Effect.gen(function* () {
       const it = yield* Shared
       const process = yield* it.spawn(programs.trap)

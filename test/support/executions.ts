@@ -1,14 +1,14 @@
-/** What the tests of behaviour share: a session, and executions told by what they gave. */
+/** What the tests of behaviour share: a session, and executions as values. */
 import { assert } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import type { Failure, Language, Request, Result } from "../../src/Execution.ts"
 import { Sandbox, type PlainSessionOptions } from "../../src/Sandbox.ts"
 import type { Session } from "../../src/Session.ts"
 
-/** A session of its own, for as long as the scope is open. */
+/** A new session, which closes with the scope. */
 export const session = (options: PlainSessionOptions = {}) => Sandbox.use((sandbox) => sandbox.session(options))
 
-/** What tests ask for beside language and code. */
+/** What tests request in addition to language and code. */
 export type Settings = Omit<Request, "language" | "code">
 
 /** Executes code in a session. */
@@ -30,7 +30,7 @@ export const stdout = (effect: Effect.Effect<Result, Failure>) => Effect.map(eff
 /** The task's own failure: everything but `SandboxError`. */
 export type TaskFailure = Exclude<Failure, { readonly _tag: "SandboxError" }>
 
-/** What a failed task failed with. */
+/** The error of a failed task. */
 export const failure = (effect: Effect.Effect<Result, Failure>): Effect.Effect<TaskFailure, Result> =>
   Effect.map(Effect.flip(effect), (error) => {
     if (error._tag === "SandboxError") return assert.fail(`the sandbox failed: ${error.message}`)

@@ -1,6 +1,6 @@
 /**
- * A QEMU with a guest that no real one can be made to show: it speaks QMP on its standard input and output and the channel on
- * descriptor 3, and misbehaves in one way, named by its first argument.
+ * A fake QEMU whose guest misbehaves as no real one can be made to. It speaks QMP on its standard input and output and the
+ * channel on descriptor 3. Its first argument names the misbehaviour.
  */
 import * as fs from "node:fs"
 import * as net from "node:net"
@@ -45,11 +45,11 @@ const evidence = {
   result: null,
   usage: { cpuMs: 1, peakMemoryBytes: 1, wallMs: 1 }
 }
-/** What the guest does when code is handed to it. */
+/** What the guest does when it gets code. */
 const onExec = {
   "impossible-exit": () => channel.write(json(6, 1, { ...evidence, exitCode: 256 })),
   "negative-usage": () => channel.write(json(6, 1, { ...evidence, usage: { ...evidence.usage, cpuMs: -1 } })),
-  // What it says of files: data on sub-channel 4, then the end.
+  // Its answer about files: data on sub-stream 4, then the end.
   "read-lies": () =>
     channel.write(Buffer.concat([frame(3, 1, 4, Buffer.from("abc")), json(6, 1, { size: 3, bytes: 4 })])),
   "read-more": () => channel.write(frame(3, 1, 4, Buffer.alloc(100_000))),
@@ -110,7 +110,7 @@ process.stdin.setEncoding("utf8").on("data", (text) => {
     }
     const loaded = () =>
       monitor({ event: "MIGRATION", data: { status: mode === "load-fails" ? "failed" : "completed" } })
-    // As from a disk that has a lot to do.
+    // As from a busy disk.
     if (mode === "slow-disk") setTimeout(loaded, 400)
     else loaded()
   }

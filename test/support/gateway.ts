@@ -1,14 +1,14 @@
-/** A guest's way out, played by a socket of the host: what connects to it asks the egress as the guest's agent would. */
+/** A guest's connections, made by sockets of this host: it sends to the egress what the guest's agent would send. */
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import * as net from "node:net"
 import type { Egress } from "../../src/egress/Egress.ts"
 import { listening } from "./servers.ts"
 
-/** Bytes that the guest may send before it is granted more, as the channel has it. */
+/** Bytes that the guest may send before it gets more credit, as on the channel. */
 const credit = 256 * 1024
 
-/** A port of the host; whoever connects to it reaches `host:port` through the egress, and meets resets as resets. */
+/** A port of this host. A connection to it reaches `host:port` through the egress; resets are passed on. */
 export const gateway = (egress: Egress, host: string, port: number): Effect.Effect<number, never, Scope.Scope> =>
   listening(
     net.createServer({ allowHalfOpen: true, pauseOnConnect: true }, (socket) => {

@@ -1,4 +1,4 @@
-/** Code that shows everything random or unique that an interpreter can give. */
+/** Code that prints every random or unique value that an interpreter can produce. */
 const python = `
 import os, random, secrets, ssl, tempfile, time, uuid, json
 json.dumps({
@@ -46,7 +46,7 @@ const key = await crypto.webcrypto.subtle.generateKey({ name: "AES-GCM", length:
   "mkdtemp": require("node:fs").mkdtempSync("/tmp/x-"),
 })`
 
-/** The part of it that takes no time: no worker, no keys. */
+/** The fast part: no worker, no keys. */
 const quick = `
 const crypto = require("node:crypto")
 const hex = (bytes) => Buffer.from(bytes).toString("hex")
@@ -70,12 +70,12 @@ printf '{"RANDOM":"%s","SRANDOM":"%s","uuid":"%s","boot_id":"%s","hostname":"%s"
 
 /** By language. */
 export const codes = { python, javascript, bash }
-/** The same, with what costs little. */
+/** The same, with the fast part only. */
 export const quickCodes = { python, javascript: quick, bash }
 
-/** What such code gave: the value in JavaScript, text in the others. */
+/** The output of such code: the value in JavaScript, text in the other languages. */
 export const values = (language: "python" | "javascript" | "bash", text: unknown): Record<string, unknown> =>
   (language === "javascript" ? text : JSON.parse(String(text))) as Record<string, unknown>
 
-/** What stays the same within one machine. */
+/** Values that stay the same within one machine. */
 export const ofTheMachine = new Set(["hostname", "machine-id", "boot_id"])

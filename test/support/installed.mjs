@@ -1,5 +1,5 @@
 /**
- * Pretends which tools of an image build this host has: all but those that are hidden, whoever asks `node:fs`. Loaded by
+ * Makes `node:fs` report which tools of an image build this host has: all but those that are hidden. Loaded by
  * `--import` into another process, it takes them from the variables PRESENT and HIDDEN (JSON) there, and the user from AS_UID.
  */
 import fs from "node:fs"

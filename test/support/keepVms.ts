@@ -1,4 +1,4 @@
-/** A process that holds a full pool and a session's VM until it is killed; says when it has them. */
+/** A process that has a full pool and a session until it is killed; prints `ready` when it has both. */
 import * as Effect from "effect/Effect"
 import * as Schedule from "effect/Schedule"
 import { Pool } from "../../src/Pool.ts"
@@ -15,6 +15,6 @@ const program = Effect.gen(function* () {
   return yield* Effect.never
 })
 
-// A fiber that waits does not keep the process alive.
+// A waiting fiber does not keep the process alive.
 setInterval(() => {}, 2 ** 31 - 1)
 await Effect.runPromise(Effect.scoped(Effect.provide(program, pooled)))

@@ -11,7 +11,7 @@ import * as Testing from "../../src/Testing.ts"
 
 export const python = (code: string) => ({ language: "python", code }) as const
 
-/** Runs a test with a kit of its own. */
+/** Runs a test with a new kit. */
 export const kit =
   (options: Testing.Options) =>
   <A, E>(effect: Effect.Effect<A, E, Sandbox | Snapshots | Testing.Machines | Scope.Scope>) =>

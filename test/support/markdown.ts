@@ -24,7 +24,7 @@ export interface Document {
   readonly text: string
 }
 
-/** Every Markdown file; the changelog tells of the past, and is not held to the present. */
+/** Every Markdown file except the changelog, which describes past versions. */
 export const documents: ReadonlyArray<Document> = files
   .filter((name) => name.endsWith(".md") && name !== "CHANGELOG.md")
   .map((name) => ({ name, text: fs.readFileSync(path.join(root, name), "utf8") }))
@@ -36,7 +36,7 @@ export const blocks = ({ text }: Document, language: string): ReadonlyArray<stri
 /** The text without fenced blocks. */
 export const prose = ({ text }: Document): string => text.replaceAll(/^```.*?^```/gms, "")
 
-/** A program of a document, as a file beside the tests, where its imports resolve as the tests' do. */
+/** A program of a document, as a file in a directory of the tests, where its imports resolve as theirs do. */
 export interface Program {
   readonly document: string
   readonly file: string
@@ -53,7 +53,7 @@ export const programs: ReadonlyArray<Program> = documents
       .replaceAll('"exec-sandbox/testing"', '"../../src/Testing.ts"')
   }))
 
-/** Makes a directory beside the tests that holds all programs; the caller removes it. */
+/** Makes a directory in that of the tests and writes all programs into it; the caller removes it. */
 export const writePrograms = (): string => {
   const directory = fs.mkdtempSync(path.join(root, "test", ".docs-"))
   for (const { code, file } of programs) fs.writeFileSync(path.join(directory, file), code)

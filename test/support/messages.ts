@@ -1,4 +1,4 @@
-/** One full and one least example of every message between host and agent. */
+/** One complete and one minimal example of every message between host and agent. */
 import * as Methods from "../../src/guest/Methods.ts"
 import type { Evidence } from "../../src/guest/Evidence.ts"
 import type { GuestHello, Hello } from "../../src/guest/Hello.ts"

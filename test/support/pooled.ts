@@ -1,4 +1,4 @@
-/** The library over a pool of one clone, with the pool itself to look at. */
+/** The library with a pool of one clone, and the pool itself. */
 import * as Layer from "effect/Layer"
 import { Capacity } from "../../src/Capacity.ts"
 import { Host } from "../../src/Host.ts"

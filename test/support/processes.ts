@@ -1,4 +1,4 @@
-/** What this host's processes say about leaks. */
+/** Which QEMUs and other processes are alive on this host, to find leaks. */
 import * as fs from "node:fs"
 
 const read = (file: string): string => {
@@ -9,7 +9,7 @@ const read = (file: string): string => {
   }
 }
 
-/** The process ids of QEMUs that are alive and were started by `parent`, this process unless told. */
+/** The process ids of the live QEMUs that `parent` started, by default this process. */
 export const qemus = (parent: number = process.pid): ReadonlyArray<number> =>
   fs.readdirSync("/proc").flatMap((name) => {
     if (!/^\d+$/.test(name)) return []
@@ -17,7 +17,7 @@ export const qemus = (parent: number = process.pid): ReadonlyArray<number> =>
     return stat?.[1]?.startsWith("qemu-system") && stat[2] !== "Z" && Number(stat[3]) === parent ? [Number(name)] : []
   })
 
-/** Whether there is such a process. */
+/** Whether the process exists. */
 export const isAlive = (pid: number): boolean => {
   try {
     process.kill(pid, 0)

@@ -5,7 +5,7 @@ import { fileURLToPath } from "node:url"
 /** The entry of the CLI. */
 const bin = fileURLToPath(new URL("../../src/cli/bin.ts", import.meta.url))
 
-/** What a finished CLI leaves. */
+/** The result of a CLI that has ended. */
 export interface Finished {
   readonly code: number | null
   readonly signal: NodeJS.Signals | null
@@ -14,10 +14,10 @@ export interface Finished {
   readonly bytes: Buffer
 }
 
-/** A CLI that runs. `until` waits for text on stdout or stderr; it fails when the process ends without it. */
+/** A running CLI. `until` waits for text on stdout or stderr, and fails when the process ends without it. */
 export interface Running {
   readonly child: ReturnType<typeof spawn>
-  /** What has come until now. */
+  /** The output so far. */
   readonly text: (name: "stdout" | "stderr") => string
   readonly until: (text: string) => Promise<void>
   readonly finished: Promise<Finished>

@@ -1,4 +1,4 @@
-/** Servers on this host that stand in for the world, and certificates for them. */
+/** Servers on this host that tests use in place of public ones, and certificates for them. */
 import * as Effect from "effect/Effect"
 import { execFileSync } from "node:child_process"
 import * as fs from "node:fs"
@@ -18,7 +18,7 @@ export const listening = <S extends net.Server>(server: S) =>
     () => Effect.sync(() => server.close())
   )
 
-/** An authority and, by name, the key and certificate of servers; files in a directory that goes with the scope. */
+/** An authority and, by name, the keys and certificates of servers: files in a directory that is removed with the scope. */
 export const certificates = (names: ReadonlyArray<string>) =>
   Effect.acquireRelease(
     Effect.sync(() => {

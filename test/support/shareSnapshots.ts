@@ -1,6 +1,6 @@
 /**
- * Another process with the same snapshots: it goes on from one that was taken elsewhere, and takes one itself when it is told.
- * Each line of its stdin is a step, each line of its stdout what came of it.
+ * Another process with the same snapshots: it starts a session from one that the test took, and takes one itself on request.
+ * Each line of its stdin starts a step, each line of its stdout is the result of one.
  */
 import * as Effect from "effect/Effect"
 import * as readline from "node:readline"
@@ -11,7 +11,7 @@ import { layerAt } from "./snapshots.ts"
 
 const [directory = "", from = ""] = process.argv.slice(2)
 const lines = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]()
-const told = Effect.promise(() => lines.next())
+const nextStep = Effect.promise(() => lines.next())
 const say = (line: string) => Effect.sync(() => process.stdout.write(`${line}\n`))
 
 const program = Effect.gen(function* () {
@@ -25,14 +25,14 @@ const program = Effect.gen(function* () {
   const session = yield* Sandbox.use((sandbox) => sandbox.session({ from, limits: { memoryMiB: 128 } }))
   const run = (code: string) => Effect.map(session.exec({ language: "python", code }), ({ stdout }) => stdout.trim())
   yield* say(`${yield* names}: ${yield* run("x += 1; print(x)")}`)
-  yield* told
+  yield* nextStep
   yield* say(
     yield* Effect.match(session.snapshot({ name: "both" }), {
       onSuccess: () => "took it",
       onFailure: ({ reason }) => (reason._tag === "SnapshotFailed" ? reason.kind : reason.message)
     })
   )
-  yield* told
+  yield* nextStep
   const found = yield* Effect.match(verify("both"), {
     onSuccess: (problem) => problem ?? "whole",
     onFailure: (error) => (error instanceof SandboxError ? error.message : String(error))

@@ -1,4 +1,4 @@
-/** The real services with snapshots of their own. */
+/** The real services with a snapshot store for one test. */
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Capacity from "../../src/Capacity.ts"

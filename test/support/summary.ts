@@ -1,4 +1,4 @@
-/** A vitest reporter: says last how many tests passed and failed. */
+/** A vitest reporter: prints as its last line how many tests passed and failed. */
 import type { Reporter, TestModule } from "vitest/node"
 
 export default class Summary implements Reporter {

@@ -1,4 +1,4 @@
-/** A process that publishes receipts to a journal: path, first sequence, how many. */
+/** A process that publishes receipts to a journal. Arguments: path, first sequence, number of receipts. */
 import * as Effect from "effect/Effect"
 import * as Receipts from "../../src/Receipts.ts"
 import { receipt } from "./receipts.ts"
