@@ -1,3 +1,7 @@
+/**
+ * Networks of real sessions: what programs reach, what is refused, secrets and changed policies. One file, because all tests share
+ * one set of servers and one sandbox.
+ */
 import { assert, layer } from "@effect/vitest"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
