@@ -1,112 +1,32 @@
+/** Which QEMU a host has, what it remembers of it, and its directories. */
 import { assert, it } from "@effect/vitest"
-import * as ConfigProvider from "effect/ConfigProvider"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
-import * as Layer from "effect/Layer"
-import * as Schedule from "effect/Schedule"
-import * as Schema from "effect/Schema"
-import type { Scope } from "effect/Scope"
 import { spawn } from "node:child_process"
 import * as fs from "node:fs"
 import * as path from "node:path"
 import { describe } from "vitest"
-import { addChecks, Host, Report } from "../src/Host.ts"
 import { Bound } from "../src/internal/BoundedProcess.ts"
 import { findExecutable } from "../src/internal/Files.ts"
 import { kvmDevice } from "../src/host/State.ts"
 import { familyOf } from "../src/host/Install.ts"
-import { findQemu } from "../src/host/QemuProbe.ts"
 import { parseTscKhz } from "../src/host/TimeStampCounter.ts"
-import type { HostUnsupported, SandboxError } from "../src/SandboxError.ts"
-
-const searchPath = "/usr/local/bin:/usr/bin:/bin"
-const greeting = JSON.stringify({ QMP: { version: { qemu: { major: 9, minor: 1, micro: 2 } }, capabilities: [] } })
-
-/** A temporary directory that QEMU's unprivileged user can reach. */
-const directory: Effect.Effect<string, never, Scope> = Effect.acquireRelease(
-  Effect.sync(() => {
-    const made = fs.mkdtempSync("/tmp/exec-sandbox-host-")
-    fs.chmodSync(made, 0o755)
-    return made
-  }),
-  (made) => Effect.sync(() => fs.rmSync(made, { recursive: true, force: true }))
-)
-
-interface Fake {
-  readonly path: string
-  /** The argument lines of all launches so far. */
-  readonly launches: () => ReadonlyArray<string>
-}
-
-/** A shell script in place of QEMU: prints `version`, or runs `body`, which by default greets and quits on request. */
-const fakeQemu = (
-  home: string,
-  version: string,
-  body = `echo '${greeting}'; read -r a; read -r b; exit 0`,
-  name = process.arch === "arm64" ? "qemu-system-aarch64" : "qemu-system-x86_64"
-): Fake => {
-  const log = path.join(home, "launches")
-  fs.writeFileSync(log, "")
-  fs.chmodSync(log, 0o666)
-  const script = path.join(home, name)
-  fs.writeFileSync(
-    script,
-    `#!/bin/sh\necho "$*" >> ${log}\nif [ "$1" = --version ]; then echo "${version}"; exit 0; fi\n${body}\n`
-  )
-  fs.chmodSync(script, 0o755)
-  return { path: script, launches: () => fs.readFileSync(log, "utf8").split("\n").slice(0, -1) }
-}
-
-/** A new `Host`, as in a new process. */
-const hostWith = (env: Record<string, string>) =>
-  Effect.provide(
-    Host.use(Effect.succeed),
-    Layer.provide(Layer.fresh(Host.layer), ConfigProvider.layer(ConfigProvider.fromEnv({ env })))
-  )
-
-const environmentOf = (home: string): Record<string, string> => ({
-  PATH: searchPath,
-  HOME: home,
-  EXEC_SANDBOX_CACHE_DIR: path.join(home, "cache"),
-  EXEC_SANDBOX_RUN_DIR: path.join(home, "run")
-})
-
-const askQemu = (env: Record<string, string>) => Effect.flatMap(hostWith(env), (host) => host.qemu(host.arch))
-
-const unsupported = (effect: Effect.Effect<unknown, SandboxError>): Effect.Effect<HostUnsupported, unknown> =>
-  Effect.flatMap(Effect.flip(effect), ({ reason }) =>
-    reason._tag === "HostUnsupported" ? Effect.succeed(reason) : Effect.fail(`another reason: ${reason._tag}`)
-  )
-
-const findPath = (guest: "amd64" | "arm64", override: string) =>
-  Effect.match(findQemu({ guest, arch: "amd64", override, search: [] }), {
-    onFailure: () => null,
-    onSuccess: (found) => found.path
-  })
-
-const mode = (file: string): number => fs.statSync(file).mode & 0o777
-
-const cacheOf = (env: Record<string, string>) =>
-  Effect.map(hostWith({ PATH: "/nowhere", HOME: "/h", ...env }), (host) => host.cacheDirectory)
-
-const statuses = (report: Report) => Object.fromEntries(report.checks.map(({ name, status }) => [name, status]))
-
-const isGone = (pid: number): boolean => {
-  try {
-    process.kill(pid, 0)
-  } catch {
-    return true
-  }
-  // A zombie counts as dead: in some containers no process collects it.
-  return process.platform === "linux" && / Z /.test(fs.readFileSync(`/proc/${pid}/stat`, "latin1"))
-}
-
-const eventually = (condition: () => boolean) =>
-  Effect.sync(condition).pipe(
-    Effect.repeat({ until: (met) => met, schedule: Schedule.spaced("10 millis") }),
-    Effect.timeout("8 seconds")
-  )
+import {
+  askQemu,
+  cacheOf,
+  directory,
+  environmentOf,
+  eventually,
+  fakeQemu,
+  findPath,
+  greeting,
+  hostWith,
+  isGone,
+  mode,
+  searchPath,
+  unsupported
+} from "./support/fakeHost.ts"
 
 describe("QEMU", () => {
   it.live("missing: the error has a command that installs it", () =>
@@ -475,94 +395,3 @@ it.effect("the family of a system: its ID first, then ID_LIKE", () =>
     assert.strictEqual(familyOf("NAME=Something\n"), "other")
   })
 )
-
-describe("doctor", () => {
-  it.live("reports a host that works, and what it lacks", () =>
-    Effect.gen(function* () {
-      const home = yield* directory
-      const env = { ...environmentOf(home), EXEC_SANDBOX_QEMU: fakeQemu(home, "QEMU emulator version 9.1.2").path }
-      const report = yield* (yield* hostWith(env)).doctor
-      assert.isTrue(report.ok)
-      assert.strictEqual(report.version, "0.1.0")
-      assert.deepStrictEqual(
-        report.checks.map(({ name }) => name),
-        [
-          "qemu",
-          "accelerator",
-          "boundary",
-          "seccomp",
-          "user",
-          "parent death",
-          "host cgroup",
-          "cache directory",
-          "run directory",
-          "image tools",
-          "memory",
-          "cpus"
-        ]
-      )
-      const roundTrip = yield* Schema.decodeEffect(Schema.fromJsonString(Report))(JSON.stringify(report))
-      assert.deepStrictEqual(roundTrip, report)
-    })
-  )
-
-  it.live("warns of TCG: it is not a security boundary", () =>
-    Effect.gen(function* () {
-      const home = yield* directory
-      const refuse = `case " $* " in *" kvm "*|*" hvf "*|*" -sandbox "*) echo "not here" >&2; exit 1;; esac`
-      const body = `${refuse}; echo '${greeting}'; read -r a; read -r b; exit 0`
-      const fake = fakeQemu(home, "QEMU emulator version 9.1.2", body)
-      const report = yield* (yield* hostWith({ ...environmentOf(home), EXEC_SANDBOX_QEMU: fake.path })).doctor
-      assert.isTrue(report.ok)
-      const { accelerator, boundary, seccomp } = statuses(report)
-      assert.deepStrictEqual([accelerator, boundary, seccomp], ["warning", "warning", "warning"])
-    })
-  )
-
-  it.live("checks again instead of reading the record, so it shows what broke since", () =>
-    Effect.gen(function* () {
-      const home = yield* directory
-      const switchFile = path.join(home, "broken")
-      const body = `[ -e ${switchFile} ] && { echo "out of order" >&2; exit 1; }; echo '${greeting}'; read -r a; read -r b`
-      const fake = fakeQemu(home, "QEMU emulator version 9.1.2", body)
-      const host = yield* hostWith({ ...environmentOf(home), EXEC_SANDBOX_QEMU: fake.path })
-      yield* host.qemu(host.arch)
-      fs.writeFileSync(switchFile, "")
-      const report = yield* host.doctor
-      assert.isFalse(report.ok)
-      assert.include(report.checks[0]?.detail ?? "", "9.1.2, which does not start (out of order)")
-    })
-  )
-
-  it.live("reports on a host where nothing works", () =>
-    Effect.gen(function* () {
-      const home = yield* directory
-      const file = path.join(home, "file")
-      fs.writeFileSync(file, "")
-      const broken = path.join(file, "below")
-      const report = yield* (yield* hostWith({
-        PATH: home,
-        HOME: home,
-        EXEC_SANDBOX_CACHE_DIR: broken,
-        EXEC_SANDBOX_RUN_DIR: broken
-      })).doctor
-      assert.isFalse(report.ok)
-      const all = statuses(report)
-      assert.strictEqual(all["qemu"], "failed")
-      assert.strictEqual(all["cache directory"], "failed")
-      assert.strictEqual(all["run directory"], "failed")
-      assert.isTrue(report.checks.every(({ fix, status }) => status !== "failed" || fix !== null))
-    })
-  )
-
-  it.effect("a report with added checks is not ok if one of them failed", () =>
-    Effect.sync(() => {
-      const report: Report = { ok: true, version: "0.1.0", platform: "linux", arch: "amd64", checks: [] }
-      const image = { name: "image", status: "warning", detail: "none yet", fix: null } as const
-      assert.isTrue(addChecks(report, [image]).ok)
-      const failed = addChecks(addChecks(report, [{ ...image, status: "failed" }]), [image])
-      assert.isFalse(failed.ok)
-      assert.strictEqual(failed.checks.length, 2)
-    })
-  )
-})
