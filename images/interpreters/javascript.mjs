@@ -18,6 +18,8 @@
  * at any other end, because the process continues with what was left running. `beforeExit` is emitted when an execution waits for
  * what nothing can settle.
  *
+ * It is one file: modules of ours would be in Node's caches, where user code finds them.
+ *
  * `--expose-internals` gives access to what has no public name: the inspector connection, acorn (for module syntax), what makes an
  * `import.meta`, the list of timers, the start of children, and the switch that lets inspector-evaluated code use `import()`. V8's string
  * hash seed is the same in all clones of a template, and cannot be changed in a running process; it only protects a process from

@@ -1,6 +1,8 @@
 /*
  * What python.py needs and Python cannot do: a library that is preloaded into the one Python that serves executions.
  *
+ * One file, because a preloaded library is one object, whose parts share the execution that is now running.
+ *
  *   run        The outermost loop. python.py is a generator: it yields a function and its arguments, which are called from here while the
  *              generator is suspended, with no frame of ours below. The user's module has no caller, as in `python3 script.py`.
  *   write …    A thread that outlives its execution prints where that execution printed, and so do the children that it starts,

@@ -13,6 +13,8 @@ User code runs in the main thread, in a real and clean `__main__`, and may do an
   * every name we need is bound here first, from a private copy of the builtins, so that shadowing or patching does not affect us;
   * what calls the user's code indirectly is part of the execution and can be interrupted too.
 
+It is one file: importing parts of it would leave modules of ours where user code finds them.
+
 `receive`, `send`, `enter`, `leave` and `unread` are in python.c, which also sends a left-over thread's output to the execution that
 started it.
 """
