@@ -51,7 +51,8 @@ export type Entry = MachineStore.Stored
 /**
  * A clone with the capacity that is reserved for it.
  *
- * @internal
+ * @since 0.1.0
+ * @category models
  */
 export interface ReservedClone extends Clone {
   readonly place: Reservation
@@ -60,7 +61,8 @@ export interface ReservedClone extends Clone {
 /**
  * A running clone that has not been handed over to a caller yet.
  *
- * @internal
+ * @since 0.1.0
+ * @category models
  */
 export interface Clone {
   readonly vm: Vm.Vm

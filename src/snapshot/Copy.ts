@@ -15,7 +15,8 @@ import * as Start from "../vm/Start.ts"
 /**
  * A session to copy.
  *
- * @internal
+ * @since 0.1.0
+ * @category models
  */
 export interface Source {
   readonly vm: Vm.Vm
@@ -32,7 +33,8 @@ export interface Source {
 /**
  * A captured session that clones can be started from.
  *
- * @internal
+ * @since 0.1.0
+ * @category models
  */
 export interface CloneSource {
   /** The id of the snapshot, or of the session that was forked. */
