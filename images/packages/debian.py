@@ -16,10 +16,10 @@ import sys
 import urllib.parse
 
 order = json.loads(sys.argv[1])
-# All that apt keeps between the steps, and nothing that stays.
+# Everything that apt keeps between the steps; it is removed in the end.
 work = "/var/tmp/.exec-sandbox-apt"
 policy = "/usr/sbin/policy-rc.d"
-# Also what dpkg leaves out: the image has no manuals and no translations either.
+# dpkg leaves these out too: the image has no manuals and no translations.
 left_out = ["doc/*", "man/*", "info/*", "locale/*", "lintian/*", "bug/*"]
 settings = f"""
 Dir::State::lists "{work}/lists";
@@ -58,12 +58,12 @@ def answer(status, **fields):
 
 
 def trouble(problem):
-    """What apt or curl say of a mirror's answer: who is not served has nothing to gain from another try."""
+    """Ends with what a mirror's answer means, as apt or curl report it: after a refusal another try is useless."""
     answer("refused" if re.search(r"(?:  |error: )40[13]\b", problem) else "registry", problem=problem)
 
 
 def run(*command):
-    """Runs a program: whether it succeeded, what it printed, and what it complained of."""
+    """Runs a program: whether it succeeded, its output, and its errors."""
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     return done.returncode == 0, done.stdout, f"{done.stderr.strip()[-2000:] or done.stdout.strip()[-2000:]}"
 
@@ -101,7 +101,7 @@ def download(url, sha256):
 
 
 def packages_of(url, suite, release, arch):
-    """A list of packages, as stanzas. `release` says what its hash is, and apt has checked who signed that."""
+    """A list of packages, as stanzas. Its hash is in `release`, whose signature apt has checked."""
     place = f"main/binary-{arch}"
     for kind, unpack in (("gz", gzip.decompress), ("xz", lzma.decompress)):
         found = re.search(rf"^ ([0-9a-f]{{64}}) +\d+ {place}/Packages\.{kind}$", release, re.MULTILINE)
@@ -123,8 +123,8 @@ def names_in(stanza, *fields):
 
 
 def lists():
-    """Has apt know of what the packages asked for and those that are there can ever need. With all of Debian's packages, every
-    question to apt takes half a minute of an emulated machine."""
+    """Tells apt only about packages that the requested and the installed ones can need. With all of Debian's packages, every
+    question to apt takes half a minute under emulation."""
     updated, _, problem = run("apt-get", "update", "-o", "Acquire::IndexTargets::deb::Packages::DefaultEnabled=false")
     if not updated:
         trouble(problem)
@@ -157,7 +157,7 @@ def lists():
 
 
 def look_up():
-    """Says which package is not there, if one is not, and which versions of it are."""
+    """Ends with the first package that does not exist, and the versions of it that do."""
     known = {}
     for line in run("apt-cache", "madison", *order["names"])[1].splitlines():
         name, version, *_ = (part.strip() for part in line.split("|"))
@@ -170,7 +170,7 @@ def look_up():
 
 
 def installable():
-    """The packages that were fetched; apt has compared them with its lists."""
+    """The packages that were downloaded; apt has checked them against its lists."""
     for file in sorted(glob.glob(f"{work}/cache/archives/*.deb")):
         name, version, _ = urllib.parse.unquote(os.path.basename(file)).split("_")
         with open(file, "rb") as opened:
@@ -204,7 +204,7 @@ def fetch():
 
 
 def alone():
-    """Ends whatever the packages' scripts have left running."""
+    """Ends what the packages' scripts left running."""
     with open("/proc/self/cgroup") as file:
         group = file.read().strip().split("::", 1)[1]
     while True:
@@ -220,7 +220,7 @@ def alone():
 
 
 def unprivileged(lists):
-    """Takes from files whatever would make a program more than who runs it."""
+    """Removes setuid and setgid bits and capabilities: no program may have more rights than its user."""
     run("find", "/", "-xdev", "-perm", "/6000", "!", "-type", "l", "-exec", "chmod", "ug-s", "{}", "+")
     for listed in lists:
         with open(listed) as file:
@@ -236,7 +236,7 @@ def install():
     if not denied:
         write(policy, "#!/bin/sh\nexit 101\n")
         os.chmod(policy, 0o755)
-    # Some scripts put links to manuals there, left out or not.
+    # Some scripts put links to manuals there, although the manuals are left out.
     for section in range(1, 9):
         os.makedirs(f"/usr/share/man/man{section}", exist_ok=True)
     before = os.stat(work).st_mtime

@@ -25,11 +25,11 @@ const answer = (status, fields) => {
 /** npm's codes for a package, or a version of it, that the registry does not have. */
 const absent = new Set(["E404", "ETARGET", "ENOVERSIONS", "EINVALIDTAGNAME"])
 const conflicts = new Set(["ERESOLVE", "EBADPLATFORM", "EBADENGINE", "EINVALIDPACKAGENAME", "EUNSUPPORTEDPROTOCOL"])
-/** What npm's code for a registry's answer means: who is not served has nothing to gain from another try. */
+/** What npm's code for a registry's answer means: after a refusal another try is useless. */
 const trouble = (code) => (code === "E401" || code === "E403" ? "refused" : "registry")
 const ours = new Set(["ENOSPC", "EACCES", "EPERM", "EROFS", "ENOMEM", "EMFILE"])
 
-/** What the registry itself says of each package: npm does not say in so many words which one it did not find. */
+/** Asks the registry about each package: npm does not say clearly which one it did not find. */
 const lookUp = async (problem) => {
   const configured = spawnSync(process.execPath, [npmProgram, "config", "get", "registry"], {
     encoding: "utf8",
@@ -95,8 +95,7 @@ options.push(
   "--fetch-retry-maxtimeout=5000",
   "--fetch-timeout=60000"
 )
-// Machine code that V8 makes for these seconds takes more time to make than it saves, the more so where it is emulated in turn:
-// a sixth of all.
+// For these few seconds compiling to machine code takes more time than it saves, above all under emulation: a sixth of the total.
 const plain = ["--no-opt", "--no-maglev", "--no-sparkplug", npmProgram]
 const npm = spawnSync(process.execPath, [...plain, "install", ...options, ...order.packages.map(({ spec }) => spec)], {
   encoding: "utf8",

@@ -10,7 +10,7 @@ import sys
 order = json.loads(sys.argv[1])
 # Where Debian has pip. Not the user's packages.
 sys.path.append("/usr/lib/python3/dist-packages")
-# What pip prints is for people, and goes where errors go.
+# pip prints for people: its output goes to stderr.
 out = os.dup(1)
 os.dup2(2, 1)
 
@@ -27,12 +27,12 @@ def normal(name):
 
 
 def trouble(code, problem):
-    """What a registry's answer means: who is not served has nothing to gain from another try."""
+    """Ends with what a registry's answer means: after a refusal another try is useless."""
     answer("refused" if code in (401, 403) else "registry", problem=problem)
 
 
 def look_up(name):
-    """What the index itself says of a package that pip could not find: a page that cannot be had is no page that is not there."""
+    """The versions in the index of a package that pip could not find. A page that cannot be read is not a missing package."""
     import urllib.error
     import urllib.request
 
@@ -64,7 +64,7 @@ def look_up(name):
 
 
 def importable(names):
-    """The modules that these packages bring, as their own metadata says."""
+    """The modules of these packages, as their own metadata lists them."""
     import importlib.metadata
     import inspect
     import site
@@ -93,7 +93,7 @@ def install():
     from pip._vendor.requests.exceptions import RequestException
     from pip._vendor.urllib3.exceptions import HTTPError
 
-    # A page that cannot be had is, to pip, one without files.
+    # pip treats a page that it cannot read as one without files.
     unread = []
 
     def missed(_, reason, *__, **___):
