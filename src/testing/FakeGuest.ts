@@ -6,7 +6,7 @@ import * as FiberSet from "effect/FiberSet"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
-import { encode, encodeJson, endFlag, type Frame, Kind, magic, makeDecoder, Sub } from "../guest/Frame.ts"
+import { encode, encodeJson, endFlag, epochSize, type Frame, Kind, magic, makeDecoder, Sub } from "../guest/Frame.ts"
 import { Language } from "../Execution.ts"
 import { Hello, protocol } from "../guest/Hello.ts"
 import * as Methods from "../guest/Methods.ts"
@@ -56,7 +56,7 @@ export const serve = Effect.fnUntraced(function* (
   const stop = (id: number): void => void forkBehind(FiberMap.remove(fibers, id))
   const forkBehind: FakePorts.Run = yield* FiberSet.makeRuntime<never>()
   const { changes, disk, ports } = memory
-  let epoch: Buffer = Buffer.alloc(8)
+  let epoch: Buffer = Buffer.alloc(epochSize)
   let deaf = start.answers === false
 
   const send = (bytes: Uint8Array): void => {

@@ -1,7 +1,7 @@
 /** The streams of a fake guest: those that the host opened, and the one for late output. */
 import * as Deferred from "effect/Deferred"
 import * as Effect from "effect/Effect"
-import { encode, encodeJson, initialCredit, Kind, Sub } from "../guest/Frame.ts"
+import { encode, encodeJson, endFlag, initialCredit, Kind, maxPayload, Sub } from "../guest/Frame.ts"
 import { output } from "../guest/Methods.ts"
 import type { Size } from "../Process.ts"
 import { type Request, type TaskFields, taskOf } from "./Requests.ts"
@@ -166,7 +166,7 @@ export const make = (
             })
             continue
           }
-          const size = Math.min(it.credit, bytes.length, 64 * 1024)
+          const size = Math.min(it.credit, bytes.length, maxPayload)
           it.credit -= size
           it.written += size
           send(encode(Kind.Data, it.id, sub, bytes.subarray(0, size)))
@@ -181,7 +181,7 @@ export const make = (
       if (streams.has(it.id)) send(encodeJson(Kind.Note, it.id, event))
     },
     end: (it, sub) => {
-      if (streams.has(it.id)) send(encode(Kind.Data, it.id, sub | 0x80, new Uint8Array()))
+      if (streams.has(it.id)) send(encode(Kind.Data, it.id, sub | endFlag, new Uint8Array()))
     },
     finish: (it, kind, value) => {
       if (streams.delete(it.id)) send(encodeJson(kind, it.id, value))
