@@ -4,15 +4,9 @@ import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Schedule from "effect/Schedule"
 import { createHash } from "node:crypto"
-import { readFileSync, writeFileSync } from "node:fs"
 import * as http from "node:http"
-import * as https from "node:https"
-import { join } from "node:path"
-import { gzipSync } from "node:zlib"
 import * as NetworkPolicy from "../src/NetworkPolicy.ts"
 import * as Packages from "../src/Packages.ts"
-import { Dialler } from "../src/egress/Dial.ts"
-import { Resolver } from "../src/egress/Resolver.ts"
 import { configured, Finder } from "../src/egress/Registries.ts"
 import { fromApt, Mirror } from "../src/internal/DebianMirror.ts"
 import * as PackageInstall from "../src/packages/Install.ts"
@@ -20,8 +14,10 @@ import { Sandbox } from "../src/Sandbox.ts"
 import { Template } from "../src/Template.ts"
 import { Host } from "../src/Host.ts"
 import { Image } from "../src/Image.ts"
+import { tarball } from "./support/archives.ts"
 import { ended, stdout } from "./support/executions.ts"
-import { certificates, listening } from "./support/servers.ts"
+import { startRegistry } from "./support/registry.ts"
+import { listening } from "./support/servers.ts"
 
 /** A Debian package with a setgid program; it floats, because Debian decides which version exists. */
 const packages: Packages.Packages = {
@@ -44,18 +40,6 @@ const live = Sandbox.layerTemplate.pipe(
   Layer.provide(Layer.succeed(Packages.Policy, policy))
 )
 
-/** An entry of a tar archive, of at most 512 bytes. */
-const entryOf = (name: string, text: string): Buffer => {
-  const header = Buffer.alloc(512)
-  header.write(name)
-  header.write("0000644", 100)
-  header.write(text.length.toString(8).padStart(11, "0"), 124)
-  header.write("        0", 148)
-  const sum = header.reduce((total, byte) => total + byte, 0)
-  header.write(`${sum.toString(8).padStart(6, "0")}\0`, 148)
-  return Buffer.concat([header, Buffer.from(text.padEnd(512, "\0"))])
-}
-
 /**
  * A private registry for one scope of npm packages: it answers requests with this host's token. Runs an effect for
  * which it is `registry.example`, and also gives the tokens that it received. It answers the first requests that it is busy.
@@ -63,52 +47,28 @@ const entryOf = (name: string, text: string): Buffer => {
 const withPrivateRegistry = Effect.fnUntraced(function* <A, E, R>(effect: Effect.Effect<A, E, R>) {
   const token = "private-registry-token"
   const thing = { name: "@local/thing", version: "1.0.0" }
-  const files = [
-    entryOf("package/package.json", JSON.stringify(thing)),
-    entryOf("package/index.js", "exports.thing = 7")
-  ]
-  const tarball = gzipSync(Buffer.concat([...files, Buffer.alloc(1024)]))
+  const archive = tarball({ "package.json": JSON.stringify(thing), "index.js": "exports.thing = 7" })
   const shown = new Set<string | undefined>()
   /** How many requests it fails before it works. */
   let busy = 2
   const dist = {
     tarball: "https://registry.example/thing.tgz",
-    shasum: createHash("sha1").update(tarball).digest("hex")
+    shasum: createHash("sha1").update(archive).digest("hex")
   }
   const page = { name: thing.name, "dist-tags": { latest: "1.0.0" }, versions: { "1.0.0": { ...thing, dist } } }
-  const { authority, byName, directory } = yield* certificates(["registry.example"])
-  const port = yield* listening(
-    https.createServer(byName.get("registry.example") ?? {}, ({ headers, url }, response) => {
-      shown.add(headers.authorization)
-      if (headers.authorization !== `Bearer ${token}`) return void response.writeHead(401).end()
-      if (busy-- > 0) return void response.writeHead(503).end()
-      if (url?.endsWith(".tgz")) return void response.end(tarball)
-      response.writeHead(200, { "content-type": "application/json" })
-      response.end(JSON.stringify(page))
-    })
-  )
-  // This host trusts it in addition to all others.
-  const { NODE_EXTRA_CA_CERTS = "" } = process.env
-  const trusted = join(directory, "trusted.pem")
-  const before = NODE_EXTRA_CA_CERTS === "" ? "" : readFileSync(NODE_EXTRA_CA_CERTS, "utf8")
-  writeFileSync(trusted, `${before}\n${readFileSync(authority, "utf8")}`)
-  process.env["NODE_EXTRA_CA_CERTS"] = trusted
-  yield* Effect.addFinalizer(() => Effect.sync(() => Object.assign(process.env, { NODE_EXTRA_CA_CERTS })))
-  const dial = yield* Dialler
-  const resolve = yield* Resolver
-  const address = "192.0.2.90"
-  const told = {
-    ...process.env,
+  const settings = {
     "npm_config_@local:registry": "https://registry.example/",
     "npm_config_//registry.example/:_authToken": token
   }
-  const result = yield* effect.pipe(
-    Effect.provideService(Finder, (ecosystems, mirror) => configured(ecosystems, told, undefined, mirror)),
-    Effect.provideService(Resolver, (name) =>
-      name === "registry.example" ? Effect.succeed([address]) : resolve(name)
-    ),
-    Effect.provideService(Dialler, (to, at) => (to === address ? dial("127.0.0.1", port) : dial(to, at)))
-  )
+  const using = yield* startRegistry("registry.example", settings, ({ headers, url }, response) => {
+    shown.add(headers.authorization)
+    if (headers.authorization !== `Bearer ${token}`) return void response.writeHead(401).end()
+    if (busy-- > 0) return void response.writeHead(503).end()
+    if (url?.endsWith(".tgz")) return void response.end(archive)
+    response.writeHead(200, { "content-type": "application/json" })
+    response.end(JSON.stringify(page))
+  })
+  const result = yield* using(effect)
   return { result, shown: [...shown], token }
 })
 

