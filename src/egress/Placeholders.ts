@@ -30,9 +30,9 @@ export interface Bound {
  * How a text looks in base64 behind 0, 1 and 2 bytes of something else: the characters that it decides alone. Text of
  * letters, digits and hyphens looks the same in base64url.
  */
-const inBase64 = (text: string): ReadonlyArray<string> =>
+export const inBase64 = (text: string, encoding: "base64" | "base64url" = "base64"): ReadonlyArray<string> =>
   [0, 1, 2].map((before) => {
-    const encoded = Buffer.from("x".repeat(before) + text).toString("base64")
+    const encoded = Buffer.from("x".repeat(before) + text).toString(encoding)
     return encoded.slice(Math.ceil((before * 8) / 6), Math.floor(((before + text.length) * 8) / 6))
   })
 

@@ -6,7 +6,7 @@
  */
 import * as stream from "node:stream"
 import * as zlib from "node:zlib"
-import type { Bound } from "./Placeholders.ts"
+import { type Bound, inBase64 } from "./Placeholders.ts"
 
 /** Shorter values than this occur by chance. */
 export const shortest = 6
@@ -16,13 +16,6 @@ const suspicious = 4
 const maxRatio = 200
 const freely = 64 * 1024 * 1024
 
-/** How a text looks in base64 after 0, 1 and 2 bytes of something else: the characters that it decides alone. */
-const inBase64 = (text: string, encoding: "base64" | "base64url"): ReadonlyArray<string> =>
-  [0, 1, 2].map((before) => {
-    const encoded = Buffer.from("x".repeat(before) + text).toString(encoding)
-    return encoded.slice(Math.ceil((before * 8) / 6), Math.floor(((before + text.length) * 8) / 6))
-  })
-
 const patternsOf = (value: string): ReadonlyArray<Buffer> => {
   const percent = encodeURIComponent(value)
   const texts = [
@@ -31,7 +24,7 @@ const patternsOf = (value: string): ReadonlyArray<Buffer> => {
     percent.replaceAll(/%../g, (code) => code.toLowerCase()),
     percent.replaceAll("%20", "+"),
     JSON.stringify(value).slice(1, -1),
-    ...inBase64(value, "base64"),
+    ...inBase64(value),
     ...inBase64(value, "base64url")
   ]
   return [...new Set(texts)].map((text) => Buffer.from(text))

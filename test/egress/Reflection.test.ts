@@ -3,7 +3,7 @@ import { assert, describe, it } from "@effect/vitest"
 import * as Effect from "effect/Effect"
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
-import { Readable } from "node:stream"
+import { Readable, type Transform } from "node:stream"
 import { pipeline } from "node:stream/promises"
 import * as zlib from "node:zlib"
 import { bind } from "../../src/egress/Placeholders.ts"
@@ -46,6 +46,13 @@ const codings: Readonly<Record<string, (bytes: Buffer) => Buffer>> = {
   zstd: (bytes) => zlib.zstdCompressSync(bytes)
 }
 
+const decoders: Readonly<Record<string, () => Transform>> = {
+  gzip: () => zlib.createGunzip(),
+  deflate: () => zlib.createInflate(),
+  br: () => zlib.createBrotliDecompress(),
+  zstd: () => zlib.createZstdDecompress()
+}
+
 describe("a secret in a response", () => {
   for (const [form, text] of Object.entries(forms)) {
     it(`${form}: is found in pieces of any size, and at most its first three bytes pass`, async () => {
@@ -68,11 +75,28 @@ describe("a secret in a response", () => {
       assert.isTrue(passed?.bytes.equals(clean), "an innocent body is passed on unchanged")
       const dirty = encode(Buffer.concat([filler, Buffer.from(value), filler]))
       for (const size of [64, 1500, dirty.length]) {
-        assert.instanceOf((await received(cut(dirty, size), coding))?.error, Reflected)
+        const { bytes, error } = await received(cut(dirty, size), coding)
+        assert.instanceOf(error, Reflected)
+        // What a guest decodes of the part that it got.
+        const decoder = decoders[coding]?.()
+        if (decoder === undefined) return assert.fail("no decoder")
+        let text = ""
+        decoder.on("data", (piece: Buffer) => (text += piece.toString("latin1"))).on("error", () => {})
+        await new Promise<void>((resolve) => decoder.write(bytes, () => setImmediate(resolve)))
+        assert.notInclude(text, value)
       }
       assert.instanceOf((await received([Buffer.from("not compressed")], coding))?.error, Unreadable)
     })
   }
+
+  it("after the end of a compressed body it is found too", async () => {
+    const [body, rest] = [zlib.gzipSync("fine"), Buffer.from(`and ${value}`)]
+    for (const pieces of [[body, rest], [Buffer.concat([body, rest])]]) {
+      const { bytes, error } = await received(pieces, "gzip")
+      assert.isDefined(error)
+      assert.notInclude(bytes.toString("latin1"), value)
+    }
+  })
 
   it("what cannot be decoded, or grows without end, does not pass", async () => {
     assert.instanceOf((await received([Buffer.from("x")], "exotic"))?.error, Unreadable)
